@@ -1,0 +1,77 @@
+"""Errors a user can cause: each knows where it stands, what to do about it, and its exit code.
+
+One error is one line: `file:line:col: message; hint [E210]`. The command line prints that line and nothing else.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in what the user wrote: a file (line and column count from 1) or an override of the command line."""
+
+    source: str
+    line: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        return ":".join(str(part) for part in (self.source, self.line, self.column) if part is not None)
+
+
+class OrchError(Exception):
+    """Something the user can mend: what was found, what is allowed, and the nearest fix."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, code: str = "E000", where: Position | None = None, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.where = where
+        self.hint = hint
+
+    def at(self, where: Position) -> OrchError:
+        """Return this error placed at `where`, unless it already knows its place."""
+        if self.where is None:
+            self.where = where
+        return self
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where is not None else ""
+        hint = f"; {self.hint}" if self.hint else ""
+        return f"{place}{self.message}{hint} [{self.code}]"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross process boundaries (workers to the driver); the default would lose the keyword-only parts.
+        return _rebuild, (type(self), self.message, self.code, self.where, self.hint)
+
+
+class RunError(OrchError):
+    """A run failed: the message names the rank, the step and the task, so that the log need not be searched."""
+
+    exit_code = 3
+
+
+def _rebuild(kind: type[OrchError], message: str, code: str, where: Position | None, hint: str) -> OrchError:
+    return kind(message, code=code, where=where, hint=hint)
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """Return the name a user most likely meant, whatever its case and whether written with `_` or `-`."""
+    by_fold = {_folded(candidate): candidate for candidate in sorted(names, reverse=True)}
+    close = difflib.get_close_matches(_folded(name), by_fold, n=1, cutoff=0.6)
+    return by_fold[close[0]] if close else None
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return `did you mean X?`, or the empty string when nothing is near."""
+    found = nearest(name, names)
+    return f"did you mean {found}?" if found is not None else ""
