@@ -1,0 +1,245 @@
+"""A profile says what one training step of a model costs: its modules in forward order and its parameter tensors.
+
+Two tables, because a tied tensor belongs to two modules: the language-model head runs last in forward and first in backward,
+and its gradient is complete only when the embedding, which runs last in backward, is done. Nothing here imports torch or numpy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from orch.errors import OrchError
+
+# The split of a measured total over modules (baselines-dp brief, section 5; derived there and used by all its simulations):
+# a module weighs flops / 10 TFLOP/s plus 12 bytes an output element / 500 GB/s. Only ratios matter, so the batch cancels.
+SPLIT_FLOPS_PER_S = 1e13
+SPLIT_BYTES_PER_ELEMENT = 12.0
+SPLIT_BYTES_PER_S = 5e11
+
+BACKWARD_OVER_FORWARD = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A piece of a model that runs as one: a layer, or a product without parameters such as attention's QK^T.
+
+    `flops` (1 multiply-add = 2) and `activation_elements` are those of the forward pass of one sample, summed over `calls`, the
+    times a forward pass enters the module. `forward_s` and `backward_s` are measured, for the whole batch of one worker.
+    """
+
+    name: str
+    flops: float
+    activation_elements: float
+    calls: int = 1
+    forward_s: float | None = None
+    backward_s: float | None = None
+
+    @property
+    def backward_flops(self) -> float:
+        """FLOPs of the backward pass of one sample: one product for the input's gradient, one for the weight's."""
+        return BACKWARD_OVER_FORWARD * self.flops
+
+    @property
+    def split_weight(self) -> float:
+        """The share this module takes of a measured total, in arbitrary units (see `SPLIT_FLOPS_PER_S`)."""
+        return self.flops / SPLIT_FLOPS_PER_S + SPLIT_BYTES_PER_ELEMENT * self.activation_elements / SPLIT_BYTES_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A parameter tensor and the modules that use it, in forward order; a tied tensor names several."""
+
+    name: str
+    shape: tuple[int, ...]
+    modules: tuple[str, ...]
+
+    @property
+    def numel(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of the backward pass: `modules` run in this order, then the gradients of `tensors` are ready, in this order.
+
+    The last segment may have no tensors: modules before the first parameter still take time.
+    """
+
+    modules: tuple[Module, ...]
+    tensors: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Modules in forward order, tensors in registration order, tensor names in the order their gradients become ready.
+
+    A tensor missing from `ready_order` never gets a gradient (see `never_ready`). Raises OrchError (E410) when the tables disagree.
+    """
+
+    name: str
+    modules: tuple[Module, ...]
+    tensors: tuple[Tensor, ...]
+    ready_order: tuple[str, ...]
+    source: str
+    unit: str = "sample"
+
+    def __post_init__(self) -> None:
+        _unique(self.name, "module", [module.name for module in self.modules])
+        _unique(self.name, "tensor", [tensor.name for tensor in self.tensors])
+        _unique(self.name, "ready", self.ready_order)
+        for tensor in self.tensors:
+            unknown = [module for module in tensor.modules if module not in self._modules]
+            if unknown or not tensor.modules:
+                found = f"module {unknown[0]!r}, which the profile does not list" if unknown else "no module"
+                raise _bad(self.name, f"tensor {tensor.name!r} names {found}")
+        for ready in self.ready_order:
+            if ready not in self._tensors:
+                raise _bad(self.name, f"the ready order names {ready!r}, which is no tensor of the profile")
+
+    @cached_property
+    def _modules(self) -> dict[str, int]:
+        return {module.name: index for index, module in enumerate(self.modules)}
+
+    @cached_property
+    def _tensors(self) -> dict[str, Tensor]:
+        return {tensor.name: tensor for tensor in self.tensors}
+
+    def tensor(self, name: str) -> Tensor:
+        """Return the tensor called `name`; KeyError when there is none."""
+        return self._tensors[name]
+
+    def module(self, name: str) -> Module:
+        """Return the module called `name`; KeyError when there is none."""
+        return self.modules[self._modules[name]]
+
+    @property
+    def numel(self) -> int:
+        """The number of parameters; a tied tensor counts once."""
+        return sum(tensor.numel for tensor in self.tensors)
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of the forward pass of one sample."""
+        return sum(module.flops for module in self.modules)
+
+    @property
+    def activation_elements(self) -> float:
+        """Output elements of all modules in the forward pass of one sample."""
+        return sum(module.activation_elements for module in self.modules)
+
+    @property
+    def never_ready(self) -> tuple[str, ...]:
+        """Tensors whose gradient never arrives (BERT's pooler under a loss on the hidden states)."""
+        ready = set(self.ready_order)
+        return tuple(tensor.name for tensor in self.tensors if tensor.name not in ready)
+
+    @property
+    def measured(self) -> bool:
+        """Whether every module carries its measured forward and backward time."""
+        return all(module.forward_s is not None and module.backward_s is not None for module in self.modules)
+
+    def backward_segments(self) -> tuple[Segment, ...]:
+        """Cut the backward pass where gradients become ready.
+
+        Modules run in reverse forward order. A tensor is ready once the last of its modules in backward has ended, and never
+        before a tensor that stands ahead of it in `ready_order`.
+        """
+        backward = self.modules[::-1]
+        last = len(backward) - 1
+        cuts: list[tuple[int, list[Tensor]]] = []
+        for name in self.ready_order:
+            tensor = self._tensors[name]
+            done = last - min(self._modules[module] for module in tensor.modules)
+            if cuts and done <= cuts[-1][0]:
+                cuts[-1][1].append(tensor)
+            else:
+                cuts.append((done, [tensor]))
+        segments, start = [], 0
+        for done, tensors in cuts:
+            segments.append(Segment(backward[start : done + 1], tuple(tensors)))
+            start = done + 1
+        if start <= last:
+            segments.append(Segment(backward[start:], ()))
+        return tuple(segments)
+
+    def scaled_to(self, forward_s: float, backward_s: float) -> Profile:
+        """Return this profile with measured totals (seconds for a worker's whole batch) spread over its modules.
+
+        A profile whose modules were measured keeps their proportions; otherwise modules share by `Module.split_weight`.
+        Source: the splitting rule of the data-parallel baselines brief, section 5. Raises OrchError (E410) for a total below 0.
+        """
+        if not (forward_s >= 0 and backward_s >= 0 and math.isfinite(forward_s + backward_s)):
+            raise _bad(self.name, f"measured totals must be finite and at least 0; found {forward_s} s and {backward_s} s")
+        forward = _shares([m.forward_s for m in self.modules], self.modules)
+        backward = _shares([m.backward_s for m in self.modules], self.modules)
+        modules = tuple(
+            replace(module, forward_s=forward_s * f, backward_s=backward_s * b)
+            for module, f, b in zip(self.modules, forward, backward, strict=True)
+        )
+        return replace(self, modules=modules)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data that `from_json` reads back to an equal profile."""
+        return {
+            "name": self.name,
+            "source": self.source,
+            "unit": self.unit,
+            "modules": [
+                {"name": m.name, "flops": m.flops, "activation_elements": m.activation_elements, "calls": m.calls,
+                 "forward_s": m.forward_s, "backward_s": m.backward_s}
+                for m in self.modules
+            ],
+            "tensors": [{"name": t.name, "shape": list(t.shape), "modules": list(t.modules)} for t in self.tensors],
+            "ready_order": list(self.ready_order),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Profile:
+        """Read what `to_json` wrote. Raises OrchError (E410) naming the key that is missing or unknown."""
+        try:
+            return cls(
+                name=data["name"],
+                modules=tuple(Module(**module) for module in data["modules"]),
+                tensors=tuple(Tensor(t["name"], tuple(t["shape"]), tuple(t["modules"])) for t in data["tensors"]),
+                ready_order=tuple(data["ready_order"]),
+                source=data["source"],
+                unit=data.get("unit", "sample"),
+            )
+        except (KeyError, TypeError) as error:
+            raise _bad(str(data.get("name", "?")), f"not a profile: {error}") from None
+
+
+def reverse_ready_order(modules: Iterable[Module], tensors: Iterable[Tensor]) -> tuple[str, ...]:
+    """Return the gradient-ready order of a backward pass that runs the modules in exact reverse.
+
+    A tied tensor is ready when the last of its modules in backward (its first in forward) is done; tensors of one module
+    come in reverse registration order.
+    """
+    place = {module.name: index for index, module in enumerate(modules)}
+    numbered = [(min(place[module] for module in tensor.modules), index, tensor.name) for index, tensor in enumerate(tensors)]
+    return tuple(name for _, _, name in sorted(numbered, reverse=True))
+
+
+def _shares(measured: list[float | None], modules: tuple[Module, ...]) -> list[float]:
+    weights = [time for time in measured if time is not None]
+    if len(weights) != len(modules) or not sum(weights) > 0:
+        weights = [module.split_weight for module in modules]
+    total = sum(weights)
+    return [weight / total if total > 0 else 1.0 / len(weights) for weight in weights]
+
+
+def _unique(profile: str, kind: str, names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise _bad(profile, f"{kind} {name!r} appears twice")
+        seen.add(name)
+
+
+def _bad(profile: str, message: str) -> OrchError:
+    return OrchError(f"profile {profile!r}: {message}", code="E410")
