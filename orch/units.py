@@ -17,6 +17,10 @@ _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 _TIME = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _BYTES = {prefix + "B": factor for prefix, factor in (_DECIMAL | _BINARY).items()}
 _BITS_PER_S = {prefix + "bit": factor / 8 for prefix, factor in _DECIMAL.items()}
+_BYTES_PER_S = {f"{unit}/s": factor for unit, factor in _BYTES.items()}
+_RATES = _BYTES_PER_S | _BITS_PER_S | {f"{unit}/s": factor for unit, factor in _BITS_PER_S.items()}
+_PER_BYTE = {f"{unit}/B": factor for unit, factor in _TIME.items()}
+_FLOPS = {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items()}
 
 _NUMBER = re.compile(r"([+-]?(?:\d+(?:_\d+)*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*)")
 
@@ -36,7 +40,8 @@ class Dimension:
             return float(value)
         match = _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else None
         if match is None:
-            raise ValueError(f"{_shown(value)} is not a {self.name}; write a number with its unit, such as {self.example}")
+            shown = _shown(value)
+            raise ValueError(f"{shown} is not a {self.name}; write a number with its unit, such as {self.example}")
         number, unit = match.groups()
         if not unit:
             raise ValueError(f"{number} has no unit; a {self.name} is written with one, such as {self.example}")
@@ -64,11 +69,9 @@ class Quantity(float):
 
 BYTES = Dimension("size", "B", _BYTES, "25MiB")
 SECONDS = Dimension("time", "s", _TIME, "50us")
-BYTES_PER_SECOND = Dimension(
-    "rate", "B/s", {f"{unit}/s": factor for unit, factor in _BYTES.items()} | _BITS_PER_S | {f"{unit}/s": factor for unit, factor in _BITS_PER_S.items()}, "200Mbit"
-)
-SECONDS_PER_BYTE = Dimension("inverse bandwidth", "s/B", {f"{unit}/B": factor for unit, factor in _TIME.items()}, "1.6ns/B")
-FLOPS_PER_SECOND = Dimension("compute rate", "FLOP/s", {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items()}, "10TFLOP/s")
+BYTES_PER_SECOND = Dimension("rate", "B/s", _RATES, "200Mbit")
+SECONDS_PER_BYTE = Dimension("inverse bandwidth", "s/B", _PER_BYTE, "1.6ns/B")
+FLOPS_PER_SECOND = Dimension("compute rate", "FLOP/s", _FLOPS, "10TFLOP/s")
 FRACTION = Dimension("fraction", "", {"%": 0.01}, "5%")
 
 

@@ -1,0 +1,72 @@
+# Everything a clone needs: `make run` (install, then the quickstart) and `make test` (install, lint, tests).
+# Stamps in .venv remember what is installed, so a second call starts at once.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+ARGS   ?=
+PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --no-warn-script-location -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help run test quick lint format bench matrix gpu wheel clean distclean
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 18
+
+run: $(STAMPS)/run  ## install, then run recipes/quickstart.yaml (ARGS="train.steps=50" are passed on)
+	@$(BIN)/orch run recipes/quickstart.yaml $(ARGS)
+
+test: lint  ## install what tests need, lint, and run every test
+	@$(BIN)/python -m pytest -q $(ARGS)
+
+quick: $(STAMPS)/dev  ## the tests that take less than ten seconds each
+	@$(BIN)/python -m pytest -q -m "not slow and not gpu" $(ARGS)
+
+lint: $(STAMPS)/dev  ## ruff, strict types, import layers, size rules
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet . || { echo "make format would change files" >&2; exit 1; }
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-cache > $(STAMPS)/lint-imports.log || { cat $(STAMPS)/lint-imports.log; exit 1; }
+	@$(BIN)/python tools/house.py
+
+format: $(STAMPS)/dev  ## let ruff rewrite what it can
+	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format --quiet .
+
+bench: $(STAMPS)/dev  ## every figure of benchmarks/RESULTS.md, again
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+matrix: $(STAMPS)/dev  ## every technique with every other, in worlds 1, 2, 3, 5 and 8 (long)
+	@$(BIN)/python -m pytest -q tests/matrix $(ARGS)
+
+gpu: $(STAMPS)/dev  ## the tests that need an accelerator
+	@$(BIN)/python -m pytest -q -m gpu tests/gpu $(ARGS)
+
+wheel: $(STAMPS)/venv  ## dist/orch-*.whl
+	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+clean:  ## remove caches and builds; keeps .venv and runs/
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean  ## clean, and remove .venv
+	rm -rf $(VENV)
+
+# Debian splits ensurepip off python3; then pip, which a machine without python3-venv may still have, installs into the bare environment.
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "orch needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1 || true). Try: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { rm -rf $(VENV); $(PYTHON) -m venv --without-pip $(VENV) \
+	  && $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; } || \
+	  { rm -rf $(VENV); echo "cannot make $(VENV): install python3-venv (apt-get install python3-venv), then make again" >&2; exit 1; }
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/run: pyproject.toml constraints.txt | $(STAMPS)/venv
+	@echo "installing orch[run] into $(VENV) (two to three minutes, once) ..." >&2
+	@$(PIP) -e '.[run]'
+	@touch $@
+
+$(STAMPS)/dev: pyproject.toml constraints.txt | $(STAMPS)/venv
+	@echo "installing orch[run,dev] into $(VENV) (two to three minutes, once) ..." >&2
+	@$(PIP) -e '.[run,dev]'
+	@touch $@ $(STAMPS)/run
