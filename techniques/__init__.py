@@ -1,1 +1,1 @@
-"""Every technique: one module a technique, grouped by family, found by name without being imported."""
+"""The techniques that ship with orch: one module each, found by name. Nothing in `orch/` imports them by name."""

@@ -1,0 +1,72 @@
+"""What a collective carries: named segments laid end to end in one flat buffer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ITEM_SIZE = {"fp64": 8, "int64": 8, "fp32": 4, "int32": 4, "fp16": 2, "bf16": 2, "int8": 1, "uint8": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One part of a payload: `numel` items of `dtype` that serve gradient `tensor`.
+
+    A segment named like its tensor IS the gradient: the runtime packs it before the collective and hands the
+    reduced values back as the gradient after it. Any other name is filled and read by operations.
+    """
+
+    name: str
+    numel: int
+    dtype: str
+    tensor: str
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.numel * ITEM_SIZE[self.dtype]
+
+    @property
+    def is_gradient(self) -> bool:
+        """Whether this segment is the dense gradient itself."""
+        return self.name == self.tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A flat payload. `pad_to` rounds the number of items up (a reduce-scatter needs a multiple of the world size)."""
+
+    name: str
+    segments: tuple[Segment, ...]
+    pad_to: int = 1
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes, padding included."""
+        total = sum(segment.nbytes for segment in self.segments)
+        unit = self.pad_to * max((ITEM_SIZE[segment.dtype] for segment in self.segments), default=1)
+        return -(-total // unit) * unit
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The gradients served, each once, in segment order."""
+        return tuple(dict.fromkeys(segment.tensor for segment in self.segments))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The ordered ranks of a collective. Several disjoint blocks of one name: each rank is in the block that holds it."""
+
+    name: str
+    blocks: tuple[range | tuple[int, ...], ...]
+
+    @property
+    def size(self) -> int:
+        """Ranks in the largest block."""
+        return max((len(block) for block in self.blocks), default=0)
+
+    def block_of(self, rank: int) -> range | tuple[int, ...]:
+        """Return the block that holds `rank`; raises KeyError when none does."""
+        for block in self.blocks:
+            if rank in block:
+                return block
+        raise KeyError(rank)

@@ -1,0 +1,85 @@
+"""The specification that every plan meets, checked after every pass: a broken pass is caught where it broke."""
+
+from __future__ import annotations
+
+from orch.errors import OrchError
+from orch.plan.buffers import ITEM_SIZE
+from orch.plan.operations import Aggregate, AllReduce, Backward, Collective, ReduceScatter, Update
+from orch.plan.plan import Plan, Step, Task
+
+
+class PlanError(OrchError):
+    """A pass made a plan that breaks the specification. The message names the task and the rule."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="E500")
+
+
+def check(plan: Plan, *, finished: bool = False) -> Plan:
+    """Return `plan`, or raise PlanError naming the first task that breaks a rule.
+
+    Rules: names are unique in a step; predecessors stand earlier in the list (so there is no cycle) and exist; roles and
+    groups are known; a collective carries one dtype where it reduces, and no segment twice; every gradient is updated
+    exactly once. `finished` adds: no payload is left without an exchange.
+    """
+    if not plan.steps:
+        raise PlanError(f"plan {plan.name!r} has no steps")
+    for index, step in enumerate(plan.steps):
+        _check_order(plan, step, plan.steps[index - 1])
+        _check_gradients(plan, index)
+        for task in step:
+            if isinstance(task.op, Collective):
+                _check_collective(task, finished)
+    return plan
+
+
+def _check_order(plan: Plan, step: Step, previous: Step) -> None:
+    seen: set[str] = set()
+    before = {task.name for task in previous}
+    roles, groups = plan.roles, plan.groups
+    for task in step:
+        if task.name in seen:
+            raise PlanError(f"task {task.name!r} appears twice in one step")
+        for name in task.after:
+            if name not in seen:
+                raise PlanError(f"task {task.name!r} waits for {name!r}, which does not stand before it in the step")
+        for name in task.after_previous:
+            if name not in before:
+                raise PlanError(f"task {task.name!r} waits for {name!r} of the previous step, which has no such task")
+        if task.role not in roles:
+            raise PlanError(f"task {task.name!r} has role {task.role!r}; the plan knows {', '.join(roles)}")
+        if task.group not in groups:
+            raise PlanError(f"task {task.name!r} has group {task.group!r}; the plan knows {', '.join(groups)}")
+        if task.lag not in (0, 1):
+            raise PlanError(f"task {task.name!r} has lag {task.lag}; allowed are 0 and 1")
+        seen.add(task.name)
+
+
+def _check_collective(task: Task, finished: bool) -> None:
+    op = task.op
+    assert isinstance(op, Collective)
+    names = [segment.name for segment in op.buffer.segments]
+    if not names:
+        raise PlanError(f"task {task.name!r} carries nothing")
+    if len(set(names)) != len(names):
+        raise PlanError(f"task {task.name!r} carries a segment twice")
+    for segment in op.buffer.segments:
+        if segment.dtype not in ITEM_SIZE:
+            raise PlanError(f"task {task.name!r}: segment {segment.name!r} has unknown dtype {segment.dtype!r}")
+    if isinstance(op, AllReduce | ReduceScatter) and len({segment.dtype for segment in op.buffer.segments}) > 1:
+        raise PlanError(f"task {task.name!r} reduces segments of different dtypes")
+    if finished and isinstance(op, Aggregate):
+        raise PlanError(f"task {task.name!r}: no exchange aggregates this payload")
+
+
+def _check_gradients(plan: Plan, index: int) -> None:
+    """Every gradient that appears is updated once: in its own step, or with lag 1 in the next one."""
+    produced = [name for task in plan.steps[index].of(Backward) for name in task.op.tensors]
+    updated = [name for task in plan.steps[index].of(Update) if task.lag == 0 for name in task.op.tensors]
+    following = plan.steps[(index + 1) % plan.period]
+    updated += [name for task in following.of(Update) if task.lag == 1 for name in task.op.tensors]
+    if len(set(produced)) != len(produced):
+        raise PlanError("a gradient is produced twice in one step")
+    if sorted(produced) != sorted(updated):
+        odd = sorted(set(produced) ^ set(updated)) or sorted(name for name in set(updated) if updated.count(name) > 1)
+        raise PlanError(f"gradient {odd[0]!r} is not updated exactly once after its backward")

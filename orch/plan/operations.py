@@ -1,0 +1,234 @@
+"""Operations: what a task does. Each says two things, and nothing else does: what it costs and how it runs.
+
+The simulator calls `cost_s(cluster, span)`, the runtime calls `run(executor)`. An operation is plain frozen data; the
+module that defines it imports neither torch nor numpy (kernels are imported inside `run`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+from orch.plan.buffers import Buffer
+
+if TYPE_CHECKING:
+    from orch.cluster import Cluster, Span
+
+
+class Executor(Protocol):
+    """What an operation may ask of the runtime. Tensors are `Any` here: this module does not know torch."""
+
+    rank: int
+    world_size: int
+
+    def gradient(self, tensor: str) -> Any:
+        """Return the local gradient of parameter `tensor`, in the parameter's shape; writable in place."""
+    def set_gradient(self, tensor: str, value: Any) -> None:
+        """Make `value` the gradient that the update will use."""
+    def segment(self, name: str) -> Any:
+        """Return segment `name` of this step's buffers as a flat view [numel], in the segment's dtype."""
+    def gathered(self, name: str) -> list[Any]:
+        """Return segment `name` as every rank of the group sent it: a flat view [numel] per rank, in rank order."""
+    def state(self, owner: str, name: str, make: Callable[[], Any]) -> Any:
+        """Return the tensor kept under (owner, name) between steps and in checkpoints; `make` creates it the first time."""
+    def generator(self, owner: str) -> Any:
+        """Return a generator that has the same seed on every rank, kept between steps and in checkpoints."""
+    def collective(self, op: Collective) -> None:
+        """Launch `op` on its buffer, in plan order; return at once."""
+    def update(self, tensors: tuple[str, ...]) -> None:
+        """Apply the optimiser to these parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Base of all operations."""
+
+    kind: ClassVar[str] = "operation"
+    # Runs on the device, so a slow rank stretches it; collectives are stretched by waiting instead.
+    on_device: ClassVar[bool] = True
+
+    def cost_s(self, cluster: Cluster, span: Span) -> float:
+        """Return seconds on `cluster` when the task's group covers `span`; floats, or arrays when the cluster holds arrays."""
+        raise TypeError(f"{type(self).__name__} does not say what it costs")
+
+    def run(self, executor: Executor) -> None:
+        """Do it, on this rank."""
+        raise TypeError(f"{type(self).__name__} does not say how it runs")
+
+    @property
+    def nbytes(self) -> int:
+        """Payload: the bytes a rank hands over."""
+        return 0
+
+    def wire_bytes(self, span: Span) -> float:
+        """Bytes that a rank sends over its link."""
+        return 0.0
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory that this operation keeps between steps, in bytes."""
+        return 0
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The gradients that this operation serves."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Compute(Operation):
+    """Work of the model itself: `flops` and `moved_bytes` in all, or `seconds` where they were measured."""
+
+    kind: ClassVar[str] = "compute"
+    module: str
+    flops: float
+    moved_bytes: float
+    dtype: str = "fp32"
+    seconds: float | None = None
+
+    def cost_s(self, cluster: Cluster, span: Span) -> float:
+        if self.seconds is not None:
+            return self.seconds
+        return cluster.device.compute_s(self.flops, self.moved_bytes, self.dtype)
+
+    def run(self, executor: Executor) -> None:
+        """Nothing: the model's own forward and backward do it, and the runtime's hooks stamp it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forward(Compute):
+    """Forward of one module that owns parameters, with what follows it up to the next such module."""
+
+    kind: ClassVar[str] = "forward"
+
+
+@dataclass(frozen=True, slots=True)
+class Backward(Compute):
+    """Backward up to the moment when the gradients in `ready` exist."""
+
+    kind: ClassVar[str] = "backward"
+    ready: tuple[str, ...] = ()
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        return self.ready
+
+
+@dataclass(frozen=True, slots=True)
+class Update(Operation):
+    """The optimiser's step over some parameters: a few streaming passes over `numel` items."""
+
+    kind: ClassVar[str] = "update"
+    parameters: tuple[str, ...]
+    numel: int
+    passes: int = 5
+    seconds: float | None = None
+
+    def cost_s(self, cluster: Cluster, span: Span) -> float:
+        if self.seconds is not None:
+            return self.seconds
+        return cluster.device.compute_s(0.0, 4.0 * self.passes * self.numel, "fp32")
+
+    def run(self, executor: Executor) -> None:
+        executor.update(self.parameters)
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        return self.parameters
+
+    def of(self, parameters: tuple[str, ...], numel: int) -> Update:
+        """Return the share of this update that concerns `parameters`."""
+        seconds = None if self.seconds is None else self.seconds * numel / max(1, self.numel)
+        return replace(self, parameters=parameters, numel=numel, seconds=seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Collective(Operation):
+    """A collective over one buffer. Fusing joins buffers; everything else about it stays."""
+
+    kind: ClassVar[str] = "collective"
+    on_device: ClassVar[bool] = False
+    buffer: Buffer
+
+    @property
+    def nbytes(self) -> int:
+        return self.buffer.nbytes
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        return self.buffer.tensors
+
+    def run(self, executor: Executor) -> None:
+        executor.collective(self)
+
+    def fuse(self, others: tuple[Self, ...], name: str) -> Self:
+        """Return one collective over the segments of `self` and `others`, in order."""
+        segments = tuple(segment for op in (self, *others) for segment in op.buffer.segments)
+        return replace(self, buffer=replace(self.buffer, name=name, segments=segments))
+
+    def seconds_for(self, nbytes: float, cluster: Cluster, span: Span) -> float:
+        """Return the seconds of this kind of collective over `nbytes` of payload; broadcasts over arrays."""
+        raise TypeError(f"{type(self).__name__} does not say what it costs")
+
+    def cost_s(self, cluster: Cluster, span: Span) -> float:
+        return self.seconds_for(self.nbytes, cluster, span)
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce(Collective):
+    """Mean over the group, left on every rank."""
+
+    kind: ClassVar[str] = "all_reduce"
+
+    def seconds_for(self, nbytes: float, cluster: Cluster, span: Span) -> float:
+        return cluster.all_reduce_s(nbytes, span)
+
+    def wire_bytes(self, span: Span) -> float:
+        return 2.0 * (span.size - 1) / span.size * self.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceScatter(Collective):
+    """Mean over the group; each rank keeps its own 1/p of the buffer."""
+
+    kind: ClassVar[str] = "reduce_scatter"
+
+    def seconds_for(self, nbytes: float, cluster: Cluster, span: Span) -> float:
+        return cluster.reduce_scatter_s(nbytes, span)
+
+    def wire_bytes(self, span: Span) -> float:
+        return (span.size - 1) / span.size * self.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class AllGatherShards(Collective):
+    """The inverse of a reduce-scatter: each rank hands over its 1/p, and every rank ends with the whole buffer."""
+
+    kind: ClassVar[str] = "all_gather"
+
+    def seconds_for(self, nbytes: float, cluster: Cluster, span: Span) -> float:
+        return cluster.all_gather_s(nbytes, span)
+
+    def wire_bytes(self, span: Span) -> float:
+        return (span.size - 1) / span.size * self.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class AllGather(Collective):
+    """Each rank hands over a whole buffer, and every rank ends with all of them."""
+
+    kind: ClassVar[str] = "all_gather"
+
+    def seconds_for(self, nbytes: float, cluster: Cluster, span: Span) -> float:
+        return cluster.all_gather_s(nbytes * span.size, span)
+
+    def wire_bytes(self, span: Span) -> float:
+        return float((span.size - 1) * self.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate(Collective):
+    """Payloads that some exchange must still aggregate. A compressor leaves it; no finished plan holds one."""
+
+    kind: ClassVar[str] = "aggregate"

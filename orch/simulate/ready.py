@@ -1,0 +1,32 @@
+"""When tasks could start if no collective took time: what planners of schedules ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orch.plan import Collective, Plan
+from orch.plan.plan import COMPUTE
+
+if TYPE_CHECKING:
+    from orch.cluster import Cluster
+
+
+def ready_times(plan: Plan, step: int, cluster: Cluster) -> dict[str, float]:
+    """Return the start of every task of one step, seconds from the step's start, with communication free.
+
+    Forward times count: the first backward task starts after the whole forward pass.
+    """
+    spans = {name: cluster.span(group.blocks[0]) for name, group in plan.groups.items()}
+    starts: dict[str, float] = {}
+    ends: dict[str, float] = {}
+    compute = 0.0
+    for task in plan.steps[step]:
+        start = max((ends[name] for name in task.after), default=0.0)
+        free = isinstance(task.op, Collective)
+        if task.stream == COMPUTE:
+            start = max(start, compute)
+        starts[task.name] = start
+        ends[task.name] = start if free else start + task.op.cost_s(cluster, spans[task.group])
+        if task.stream == COMPUTE:
+            compute = ends[task.name]
+    return starts

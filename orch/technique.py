@@ -1,0 +1,180 @@
+"""All that the author of a technique imports: the contract, the knobs, and what a pass may ask.
+
+A technique is one pass over the step plan, `rewrite(plan, context, config) -> plan`, and a few facts about it. Making a
+`Technique` registers nothing; the registry finds the value named `technique` in the module named like it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from orch.units import Dimension
+
+if TYPE_CHECKING:
+    from orch.cluster import Cluster, Span
+    from orch.plan import Collective, Plan, Step, Task
+
+
+class Form(StrEnum):
+    """How a gradient looks on its way to the collective."""
+
+    DENSE = "dense"
+    SPARSE = "sparse"
+    LOW_RANK = "low-rank"
+    QUANTISED = "quantised"
+
+
+class Slot(Enum):
+    """The part of a step that only one technique of a stack may take. Passes run in this order, so the order in which
+    a recipe lists them means nothing."""
+
+    COMPRESSOR = ("compressor", "what is sent in place of a dense gradient")
+    FEEDBACK = ("feedback", "what happens to the part of a gradient that was not sent")
+    EXCHANGE = ("exchange", "how payloads that no all-reduce can add are aggregated")
+    SCHEDULE = ("schedule", "which gradients share a collective, and when it is sent")
+
+    def __init__(self, label: str, summary: str) -> None:
+        self.label = label
+        self.summary = summary
+
+    @property
+    def rank(self) -> int:
+        """Place in the order of passes."""
+        return list(Slot).index(self)
+
+
+class Knobs(BaseModel):
+    """Base of a technique's Config: frozen, no unknown keys, every field made by one of the helpers below."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False, strict=False)
+
+
+def choice(default: str, doc: str) -> Any:
+    """A knob with a few named values; annotate it `Literal[...]`."""
+    return Field(default, description=doc)
+
+
+def count(default: int | None, doc: str, *, least: int = 0, most: int | None = None) -> Any:
+    """A whole number; annotate it `int`."""
+    return Field(default, description=doc, ge=least, le=most, strict=True)
+
+
+def number(default: float, doc: str, *, least: float | None = None, most: float | None = None, above: float | None = None) -> Any:
+    """A plain number; annotate it `float`."""
+    return Field(default, description=doc, ge=least, le=most, gt=above)
+
+
+def quantity(default: str, doc: str, *, least: float | None = None, most: float | None = None) -> Any:
+    """A number with a unit; annotate it `Bytes`, `Seconds`, `Fraction` ... of `orch.units` and give the default as users write it."""
+    return Field(default, description=doc, ge=least, le=most)
+
+
+def flag(default: bool, doc: str) -> Any:
+    """True or false; annotate it `bool`."""
+    return Field(default, description=doc, strict=True)
+
+
+def unit_of(config: type[Knobs], knob: str) -> Dimension | None:
+    """Return the dimension of a knob, or None when it carries no unit."""
+    found = [item for item in config.model_fields[knob].metadata if isinstance(item, Dimension)]
+    return found[0] if found else None
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a pass may ask about the world it plans for. Pure: asking starts nothing."""
+
+    cluster: Cluster
+    world_size: int
+    # Injected by the predictor, because the simulator stands above this module: start times with communication free.
+    ready: Callable[[Plan, int], dict[str, float]]
+    parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    # The gradients each module's forward needs, in forward order: (forward task name, parameters it reads).
+    forward_reads: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def span(self, plan: Plan, task: Task) -> Span:
+        """Return what part of the cluster the task's group covers."""
+        return self.cluster.span(plan.groups[task.group].blocks[0])
+
+    def ready_s(self, plan: Plan, step: int, tasks: Sequence[Task]) -> list[float]:
+        """Return when each task could start if no collective took time, seconds from the start of the step."""
+        starts = self.ready(plan, step)
+        return [starts[task.name] for task in tasks]
+
+    def collective_s(self, plan: Plan, task: Task) -> Callable[[Any], Any]:
+        """Return the cost of the task's kind of collective as a function of payload bytes (broadcasts over arrays)."""
+        span = self.span(plan, task)
+        op: Collective = task.op  # type: ignore[assignment]
+        return lambda nbytes: op.seconds_for(nbytes, self.cluster, span)
+
+
+Rewrite = Callable[["Plan", Context, Any], "Plan"]
+ALL_FORMS = frozenset(Form)
+
+
+@dataclass(frozen=True)
+class Technique:
+    """A pass over the step plan and its contract.
+
+    `needs` are the forms it can work on, `gives` the form it leaves (None: what it found). `defaults` name the techniques
+    that take slots which a stack with this one leaves empty. `excludes` names techniques that cannot share a stack with
+    it, each with the reason. `lossless` means equal to plain S-SGD within floating-point tolerance. `engine` is
+    `module:Class` of a runtime that replaces the plan's own one (torch's DDP drives its collectives itself).
+    `source` is the paper or project, as users would cite it.
+    """
+
+    name: str
+    slot: Slot
+    rewrite: Rewrite
+    source: str
+    lossless: bool
+    config: type[Knobs] = Knobs
+    needs: frozenset[Form] = ALL_FORMS
+    gives: Form | None = None
+    defaults: tuple[str, ...] = ()
+    excludes: dict[str, str] = field(default_factory=dict)
+    engine: str | None = None
+
+
+def at_least_one(value: float) -> int:
+    """Return max(1, floor(value)): the paper-wide rule for how many entries a density keeps."""
+    return max(1, math.floor(value))
+
+
+def fuse_each_wave(plan: Plan, group: Callable[[Plan, int, Sequence[Task]], Sequence[int]]) -> Plan:
+    """Return the plan with every wave of collectives fused as `group(plan, step, sends)` says.
+
+    `group` returns, for one run of sends of equal kind, dtype, role and group, the index after the last member of each
+    bucket, ascending and ending in len(sends). Bucket order is launch order.
+    """
+    from dataclasses import replace
+
+    steps: list[Step] = []
+    for index, step in enumerate(plan.steps):
+        buckets: list[Sequence[Task]] = []
+        for run in _fusible_runs(step):
+            begin = 0
+            for end in group(plan, index, run):
+                buckets.append(run[begin:end])
+                begin = end
+        steps.append(step.fuse(buckets))
+    return replace(plan, steps=tuple(steps))
+
+
+def _fusible_runs(step: Step) -> list[Sequence[Task]]:
+    """Cut each wave into runs whose members one collective can carry."""
+    runs: list[Sequence[Task]] = []
+    for wave in step.waves():
+        by_key: dict[object, list[Task]] = {}
+        for task in wave:
+            op: Collective = task.op  # type: ignore[assignment]
+            dtypes = frozenset(segment.dtype for segment in op.buffer.segments) if op.kind != "all_gather" else None
+            by_key.setdefault((type(op), task.role, task.group, task.stream, task.lag, dtypes), []).append(task)
+        runs.extend(by_key.values())
+    return runs

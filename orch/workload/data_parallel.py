@@ -1,0 +1,79 @@
+"""Synchronous data-parallel training: every rank computes a gradient, the mean of all is applied.
+
+The plain plan sends each gradient as soon as it exists, one all-reduce a tensor, and updates when all have arrived.
+Techniques merge, delay, split or compress from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from orch.models.profile import Module, Profile
+from orch.plan import COMPUTE, NET, AllReduce, Backward, Buffer, Forward, Plan, Segment, Task, Update
+
+# Activations are written once by forward; backward reads them and writes as much again (baselines-dp brief, section 5: 12 bytes an
+# output element over both, one third of it in forward).
+FORWARD_BYTES_PER_ELEMENT = 4.0
+BACKWARD_BYTES_PER_ELEMENT = 8.0
+
+
+def data_parallel(
+    profile: Profile, world_size: int, batch: int, *, precision: str = "fp32", gradient_dtype: str = "fp32", update_s: float | None = None
+) -> Plan:
+    """Return the plain plan of one step of `profile` with `batch` samples a worker.
+
+    `precision` is the dtype of the model's arithmetic, `gradient_dtype` the one on the wire; `update_s` the measured seconds of
+    the optimiser. With one worker there is nothing to send.
+    """
+    tasks = [Task(f"forward.{module.name}", _forward(module, batch, precision)) for module in profile.modules]
+    sends: list[Task] = []
+    for name, modules, tensors in _backward_tasks(profile):
+        tasks.append(Task(name, _backward(modules, tensors, batch, precision)))
+        if world_size > 1:
+            for tensor in tensors:
+                send = _send(tensor, profile, name, gradient_dtype)
+                tasks.append(send)
+                sends.append(send)
+    ready = profile.ready_order
+    numel = sum(profile.tensor(name).numel for name in ready)
+    tasks.append(Task("update", Update(ready, numel, seconds=update_s), COMPUTE, after=tuple(send.name for send in sends)))
+    return Plan.of(profile.name, world_size, tasks)
+
+
+def forward_reads(profile: Profile) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return, in forward order, each forward task with the parameters that its module reads."""
+    reads: dict[str, list[str]] = {module.name: [] for module in profile.modules}
+    for tensor in profile.tensors:
+        for module in tensor.modules:
+            reads[module].append(tensor.name)
+    return tuple((f"forward.{name}", tuple(tensors)) for name, tensors in reads.items())
+
+
+def _backward_tasks(profile: Profile) -> Iterable[tuple[str, tuple[Module, ...], tuple[str, ...]]]:
+    """Backward segments with unique names: each is named after the module that ends it."""
+    counts: dict[str, int] = {}
+    last = "loss"
+    for segment in profile.backward_segments():
+        last = segment.modules[-1].name if segment.modules else last
+        counts[last] = counts.get(last, 0) + 1
+        suffix = f"#{counts[last]}" if counts[last] > 1 else ""
+        yield f"backward.{last}{suffix}", segment.modules, tuple(tensor.name for tensor in segment.tensors)
+
+
+def _forward(module: Module, batch: int, precision: str) -> Forward:
+    moved = FORWARD_BYTES_PER_ELEMENT * module.activation_elements * batch
+    return Forward(module.name, module.flops * batch, moved, precision, module.forward_s)
+
+
+def _backward(modules: tuple[Module, ...], tensors: tuple[str, ...], batch: int, precision: str) -> Backward:
+    seconds = [module.backward_s for module in modules]
+    measured = sum(value for value in seconds if value is not None) if None not in seconds else None
+    flops = sum(module.backward_flops for module in modules) * batch
+    moved = BACKWARD_BYTES_PER_ELEMENT * sum(module.activation_elements for module in modules) * batch
+    return Backward(modules[-1].name if modules else "", flops, moved, precision, measured, tensors)
+
+
+def _send(tensor: str, profile: Profile, ready: str, dtype: str) -> Task:
+    segment = Segment(tensor, profile.tensor(tensor).numel, dtype, tensor)
+    name = f"all_reduce.{tensor}"
+    return Task(name, AllReduce(Buffer(name, (segment,))), NET, after=(ready,))

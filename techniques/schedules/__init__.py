@@ -1,0 +1,1 @@
+"""Schedules: which gradients share a collective, and when it is sent."""
