@@ -65,13 +65,17 @@ def count(default: int | None, doc: str, *, least: int = 0, most: int | None = N
     return Field(default, description=doc, ge=least, le=most, strict=True)
 
 
-def number(default: float, doc: str, *, least: float | None = None, most: float | None = None, above: float | None = None) -> Any:
+def number(
+    default: float, doc: str, *, least: float | None = None, most: float | None = None, above: float | None = None
+) -> Any:
     """A plain number; annotate it `float`."""
     return Field(default, description=doc, ge=least, le=most, gt=above)
 
 
 def quantity(default: str, doc: str, *, least: float | None = None, most: float | None = None) -> Any:
-    """A number with a unit; annotate it `Bytes`, `Seconds`, `Fraction` ... of `orch.units` and give the default as users write it."""
+    """A number with a unit; annotate it `Bytes`, `Seconds`, `Fraction` ... of `orch.units` and give the default as
+    users write it.
+    """
     return Field(default, description=doc, ge=least, le=most)
 
 
@@ -122,11 +126,11 @@ ALL_FORMS = frozenset(Form)
 class Technique:
     """A pass over the step plan and its contract.
 
-    `needs` are the forms it can work on, `gives` the form it leaves (None: what it found). `defaults` name the techniques
-    that take slots which a stack with this one leaves empty. `excludes` names techniques that cannot share a stack with
-    it, each with the reason. `lossless` means equal to plain S-SGD within floating-point tolerance. `engine` is
-    `module:Class` of a runtime that replaces the plan's own one (torch's DDP drives its collectives itself).
-    `source` is the paper or project, as users would cite it.
+    `needs` are the forms it can work on, `gives` the form it leaves (None: what it found). `defaults` name the
+    techniques that take slots which a stack with this one leaves empty. `excludes` names techniques that cannot share
+    a stack with it, each with the reason. `lossless` means equal to plain S-SGD within floating-point tolerance.
+    `engine` is `module:Class` of a runtime that replaces the plan's own one (torch's DDP drives its collectives
+    itself). `source` is the paper or project, as users would cite it.
     """
 
     name: str

@@ -54,7 +54,9 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The ordered ranks of a collective. Several disjoint blocks of one name: each rank is in the block that holds it."""
+    """The ordered ranks of a collective. Several disjoint blocks of one name: each rank is in the block that holds
+    it.
+    """
 
     name: str
     blocks: tuple[range | tuple[int, ...], ...]

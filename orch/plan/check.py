@@ -18,9 +18,9 @@ class PlanError(OrchError):
 def check(plan: Plan, *, finished: bool = False) -> Plan:
     """Return `plan`, or raise PlanError naming the first task that breaks a rule.
 
-    Rules: names are unique in a step; predecessors stand earlier in the list (so there is no cycle) and exist; roles and
-    groups are known; a collective carries one dtype where it reduces, and no segment twice; every gradient is updated
-    exactly once. `finished` adds: no payload is left without an exchange.
+    Rules: names are unique in a step; predecessors stand earlier in the list (so there is no cycle) and exist; roles
+    and groups are known; a collective carries one dtype where it reduces, and no segment twice; every gradient is
+    updated exactly once. `finished` adds: no payload is left without an exchange.
     """
     if not plan.steps:
         raise PlanError(f"plan {plan.name!r} has no steps")

@@ -8,7 +8,9 @@ from orch.plan.plan import Plan, Step, Task
 
 
 def diff(old: Plan, new: Plan) -> list[str]:
-    """Return lines `- task`, `+ task`, `~ task: field old -> new`, stream by stream; empty when the plans mean the same."""
+    """Return lines `- task`, `+ task`, `~ task: field old -> new`, stream by stream; empty when the plans mean the
+    same.
+    """
     lines: list[str] = []
     for index in range(max(old.period, new.period)):
         before, after = old.steps[index % old.period], new.steps[index % new.period]
@@ -29,7 +31,9 @@ def _step_diff(old: Step, new: Step) -> Iterator[str]:
             yield from _changes(before[name], task)
     common = set(before) & set(after)
     for stream in dict.fromkeys(task.stream for task in new):
-        if [t.name for t in old.stream(stream) if t.name in common] != [t.name for t in new.stream(stream) if t.name in common]:
+        if [t.name for t in old.stream(stream) if t.name in common] != [
+            t.name for t in new.stream(stream) if t.name in common
+        ]:
             yield f"~ the order of stream {stream}"
 
 

@@ -24,18 +24,27 @@ class Executor(Protocol):
 
     def gradient(self, tensor: str) -> Any:
         """Return the local gradient of parameter `tensor`, in the parameter's shape; writable in place."""
+
     def set_gradient(self, tensor: str, value: Any) -> None:
         """Make `value` the gradient that the update will use."""
+
     def segment(self, name: str) -> Any:
         """Return segment `name` of this step's buffers as a flat view [numel], in the segment's dtype."""
+
     def gathered(self, name: str) -> list[Any]:
         """Return segment `name` as every rank of the group sent it: a flat view [numel] per rank, in rank order."""
+
     def state(self, owner: str, name: str, make: Callable[[], Any]) -> Any:
-        """Return the tensor kept under (owner, name) between steps and in checkpoints; `make` creates it the first time."""
+        """Return the tensor kept under (owner, name) between steps and in checkpoints; `make` creates it the first
+        time.
+        """
+
     def generator(self, owner: str) -> Any:
         """Return a generator that has the same seed on every rank, kept between steps and in checkpoints."""
+
     def collective(self, op: Collective) -> None:
         """Launch `op` on its buffer, in plan order; return at once."""
+
     def update(self, tensors: tuple[str, ...]) -> None:
         """Apply the optimiser to these parameters."""
 
@@ -49,7 +58,9 @@ class Operation:
     on_device: ClassVar[bool] = True
 
     def cost_s(self, cluster: Cluster, span: Span) -> float:
-        """Return seconds on `cluster` when the task's group covers `span`; floats, or arrays when the cluster holds arrays."""
+        """Return seconds on `cluster` when the task's group covers `span`; floats, or arrays when the cluster holds
+        arrays.
+        """
         raise TypeError(f"{type(self).__name__} does not say what it costs")
 
     def run(self, executor: Executor) -> None:

@@ -22,8 +22,8 @@ class Task:
     """An operation on a stream, with its predecessors.
 
     `after` names tasks of the same step list, `after_previous` tasks of the list before it. `lag` 1 marks a task that
-    finishes the work of the previous step (DeAR's all-gather): the first step has none to finish, a flush runs it early.
-    `role` names the ranks that run it, `group` the ranks that take part in its collective.
+    finishes the work of the previous step (DeAR's all-gather): the first step has none to finish, a flush runs it
+    early. `role` names the ranks that run it, `group` the ranks that take part in its collective.
     """
 
     name: str
@@ -59,7 +59,8 @@ class Step:
     def waves(self) -> tuple[tuple[Task, ...], ...]:
         """Return the collectives in launch order, cut where one depends on an earlier one of the same wave.
 
-        Only tasks of one wave and of one kind, role and group may be fused: fusing across would make a task its own predecessor.
+        Only tasks of one wave and of one kind, role and group may be fused: fusing across would make a task its own
+        predecessor.
         """
         first_wave: dict[str, int] = {}
         waves: list[list[Task]] = []
@@ -150,7 +151,9 @@ class Plan:
 
     def buffers(self) -> dict[str, Buffer]:
         """Return every buffer by name; a name stands for one layout within a plan."""
-        return {op.buffer.name: op.buffer for step in self.steps for task in step if isinstance(op := task.op, Collective)}
+        return {
+            op.buffer.name: op.buffer for step in self.steps for task in step if isinstance(op := task.op, Collective)
+        }
 
     def updates(self) -> tuple[Task, ...]:
         """Return the update tasks of the first step of the period."""

@@ -28,7 +28,9 @@ def from_json(data: Mapping[str, Any]) -> Plan:
     """Return the plan that `to_json` wrote. Raises OrchError when an operation's class is not to be found."""
     steps = tuple(Step(tuple(_read_task(task) for task in step)) for step in data["steps"])
     roles = {name: _read_ranks(ranks) for name, ranks in data["roles"].items()}
-    groups = {name: Group(name, tuple(_read_ranks(block) for block in blocks)) for name, blocks in data["groups"].items()}
+    groups = {
+        name: Group(name, tuple(_read_ranks(block) for block in blocks)) for name, blocks in data["groups"].items()
+    }
     return Plan(data["name"], data["world_size"], steps, roles, groups)
 
 
@@ -77,5 +79,7 @@ def _kind(path: str) -> type[Any]:
 
 
 def _read_task(data: Mapping[str, Any]) -> Task:
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items() if name != "op"}
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in data.items() if name != "op"
+    }
     return Task(op=_read(data["op"]), **fields)

@@ -27,8 +27,9 @@ class Span(NamedTuple):
 class Timeline:
     """Start and end of every task over consecutive iterations, as one rank saw them.
 
-    `starts[i]` and `ends[i]` are arrays [tasks of step i % period] in seconds, NaN where a task did not run (the first iteration has
-    nothing of a previous one to finish); `boundaries` [iterations] is when each iteration's own work ended, over all ranks.
+    `starts[i]` and `ends[i]` are arrays [tasks of step i % period] in seconds, NaN where a task did not run (the
+    first iteration has nothing of a previous one to finish); `boundaries` [iterations] is when each iteration's own
+    work ended, over all ranks.
     """
 
     plan: Plan

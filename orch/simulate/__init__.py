@@ -1,4 +1,6 @@
-"""The simulator: the plan's one rule evaluated with costs. A longest path; event-driven only where streams share a resource."""
+"""The simulator: the plan's one rule evaluated with costs. A longest path; event-driven only where streams share a
+resource.
+"""
 
 from orch.simulate.ready import ready_times
 from orch.simulate.simulator import simulate

@@ -1,7 +1,7 @@
 """Streams that share a resource: while the network is busy compute runs slower, and the reverse.
 
-Event-driven: between two events every running task progresses at a constant rate. Only used where a cluster says what sharing costs
-(`sharing` in a cluster file, measured), because the longest path of `simulator.py` is exact otherwise.
+Event-driven: between two events every running task progresses at a constant rate. Only used where a cluster says what
+sharing costs (`sharing` in a cluster file, measured), because the longest path of `simulator.py` is exact otherwise.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from orch.plan import COMPUTE, Plan
-from orch.plan.timeline import Timeline
+from orch.plan.timeline import Timeline, Times
 
 if TYPE_CHECKING:
     from orch.cluster import Sharing
@@ -91,7 +91,7 @@ def _rates(running: Sequence[str], sharing: Sharing) -> dict[str, float]:
     return rates
 
 
-def _boundaries(plan: Plan, steps: Sequence[object], ends: Sequence[np.ndarray]) -> list[float]:  # type: ignore[type-arg]
+def _boundaries(plan: Plan, steps: Sequence[object], ends: Sequence[Times]) -> list[float]:
     result = []
     for index in range(len(steps)):
         step = plan.steps[index % plan.period]

@@ -1,7 +1,7 @@
 """Evaluate a plan on costs: a longest path, linear in tasks, vectorised over ranks where ranks differ.
 
-A task starts when the task before it on its stream has ended and all its predecessors have ended; a collective starts when that
-holds on every rank of its group.
+A task starts when the task before it on its stream has ended and all its predecessors have ended; a collective starts
+when that holds on every rank of its group.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 def simulate(plan: Plan, cluster: Cluster, *, iterations: int | None = None, seed: int = 0) -> Timeline:
     """Return the timeline of `iterations` consecutive steps (default: enough for steady state), as rank 0 sees it.
 
-    Slow ranks (`cluster.speed`) and jitter (one factor a rank and iteration, from `seed`) stretch what runs on the device.
+    Slow ranks (`cluster.speed`) and jitter (one factor a rank and iteration, from `seed`) stretch what runs on the
+    device.
     """
     iterations = 2 + 2 * plan.period if iterations is None else iterations
     programs = tuple(_program(plan, index, cluster) for index in range(plan.period))
@@ -37,7 +38,9 @@ def simulate(plan: Plan, cluster: Cluster, *, iterations: int | None = None, see
 
 @dataclass(frozen=True)
 class _Program:
-    """A step with names resolved to numbers: per task its stream, seconds, and predecessors in this and the previous step."""
+    """A step with names resolved to numbers: per task its stream, seconds, and predecessors in this and the previous
+    step.
+    """
 
     step: Step
     streams: list[int]
@@ -50,7 +53,11 @@ class _Program:
 def _program(plan: Plan, index: int, cluster: Cluster) -> _Program:
     step, previous = plan.steps[index], plan.steps[index - 1]
     names = {task.name: position for position, task in enumerate(step.tasks)}
-    before = {task.name: position for position, task in enumerate(previous.tasks)} if any(task.after_previous for task in step) else {}
+    before = (
+        {task.name: position for position, task in enumerate(previous.tasks)}
+        if any(task.after_previous for task in step)
+        else {}
+    )
     numbers: dict[str, int] = {}
     spans = {name: cluster.span(group.blocks[0]) for name, group in plan.groups.items()}
     return _Program(
@@ -103,7 +110,11 @@ class _Ranks:
         self._jitter = cluster.jitter
         self._random = np.random.default_rng(seed)
         self._factor = self._slowness
-        self._members = {name: np.isin(np.arange(self._world), ranks) for name, ranks in plan.roles.items() if len(ranks) != self._world}
+        self._members = {
+            name: np.isin(np.arange(self._world), ranks)
+            for name, ranks in plan.roles.items()
+            if len(ranks) != self._world
+        }
         self._blocks = {name: [np.asarray(block) for block in group.blocks] for name, group in plan.groups.items()}
 
     def begin(self, iteration: int) -> None:
@@ -151,8 +162,12 @@ def _evaluate(plan: Plan, programs: Sequence[_Program], iterations: int, ranks: 
     return Timeline(plan, tuple(starts), tuple(ends), np.array(boundaries), "simulated")
 
 
-def _iteration(program: _Program, stream_ends: dict[str, Any], previous: list[Any], ranks: _Alike | _Ranks) -> tuple[list[Any], list[Any]]:
-    """Run one step: append each task to its stream, move `stream_ends` on, and return when every task started and ended."""
+def _iteration(
+    program: _Program, stream_ends: dict[str, Any], previous: list[Any], ranks: _Alike | _Ranks
+) -> tuple[list[Any], list[Any]]:
+    """Run one step: append each task to its stream, move `stream_ends` on, and return when every task started and
+    ended.
+    """
     maximum, begun, ended = ranks.maximum, list[Any](), list[Any]()
     for position, task in enumerate(program.step.tasks):
         before = stream_ends.get(task.stream, 0.0)

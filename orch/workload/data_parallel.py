@@ -11,19 +11,25 @@ from collections.abc import Iterable
 from orch.models.profile import Module, Profile
 from orch.plan import COMPUTE, NET, AllReduce, Backward, Buffer, Forward, Plan, Segment, Task, Update
 
-# Activations are written once by forward; backward reads them and writes as much again (baselines-dp brief, section 5: 12 bytes an
-# output element over both, one third of it in forward).
+# Activations are written once by forward; backward reads them and writes as much again (baselines-dp brief, section 5:
+# 12 bytes an output element over both, one third of it in forward).
 FORWARD_BYTES_PER_ELEMENT = 4.0
 BACKWARD_BYTES_PER_ELEMENT = 8.0
 
 
 def data_parallel(
-    profile: Profile, world_size: int, batch: int, *, precision: str = "fp32", gradient_dtype: str = "fp32", update_s: float | None = None
+    profile: Profile,
+    world_size: int,
+    batch: int,
+    *,
+    precision: str = "fp32",
+    gradient_dtype: str = "fp32",
+    update_s: float | None = None,
 ) -> Plan:
     """Return the plain plan of one step of `profile` with `batch` samples a worker.
 
-    `precision` is the dtype of the model's arithmetic, `gradient_dtype` the one on the wire; `update_s` the measured seconds of
-    the optimiser. With one worker there is nothing to send.
+    `precision` is the dtype of the model's arithmetic, `gradient_dtype` the one on the wire; `update_s` the measured
+    seconds of the optimiser. With one worker there is nothing to send.
     """
     tasks = [Task(f"forward.{module.name}", _forward(module, batch, precision)) for module in profile.modules]
     sends: list[Task] = []
@@ -36,7 +42,9 @@ def data_parallel(
                 sends.append(send)
     ready = profile.ready_order
     numel = sum(profile.tensor(name).numel for name in ready)
-    tasks.append(Task("update", Update(ready, numel, seconds=update_s), COMPUTE, after=tuple(send.name for send in sends)))
+    tasks.append(
+        Task("update", Update(ready, numel, seconds=update_s), COMPUTE, after=tuple(send.name for send in sends))
+    )
     return Plan.of(profile.name, world_size, tasks)
 
 

@@ -1,7 +1,8 @@
 """MG-WFBP: send neighbouring gradients in one all-reduce where waiting costs less than another start-up.
 
 Helps: many small tensors, long start-up, many workers. Does not: few large tensors, one worker. Lossless.
-Source: Shi, Chu, Li, INFOCOM 2019 (arXiv:1811.11141); the exact planner is ours: the greedy rule of the paper is not optimal.
+Source: Shi, Chu, Li, INFOCOM 2019 (arXiv:1811.11141); the exact planner is ours: the greedy rule of the paper is not
+optimal.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from orch.technique import Context, Knobs, Slot, Technique, choice, fuse_each_wa
 class Config(Knobs):
     """How gradients are grouped."""
 
-    planner: Literal["exact", "greedy"] = choice("exact", "exact: no grouping ends sooner; greedy: the paper's rule, kept to check its claims")
+    planner: Literal["exact", "greedy"] = choice(
+        "exact", "exact: no grouping ends sooner; greedy: the paper's rule, kept to check its claims"
+    )
 
 
 Cost = Callable[[Any], Any]
@@ -26,8 +29,9 @@ Cost = Callable[[Any], Any]
 def exact(ready_s: Sequence[float], nbytes: Sequence[float], cost_s: Cost) -> list[int]:
     """Return the bucket ends of the contiguous grouping whose last all-reduce ends first.
 
-    `ready_s` [s] and `nbytes` [bytes] are in launch order; `cost_s(bytes)` gives seconds and broadcasts. Ties go to later cuts.
-    f[i] = min over j < i of max(f[j], ready[i-1]) + cost(bytes of j..i-1): quadratic in tensors, for any cost.
+    `ready_s` [s] and `nbytes` [bytes] are in launch order; `cost_s(bytes)` gives seconds and broadcasts. Ties go to
+    later cuts. f[i] = min over j < i of max(f[j], ready[i-1]) + cost(bytes of j..i-1): quadratic in tensors, for any
+    cost.
     """
     import numpy as np
 
@@ -49,8 +53,9 @@ def exact(ready_s: Sequence[float], nbytes: Sequence[float], cost_s: Cost) -> li
 def greedy(ready_s: Sequence[float], nbytes: Sequence[float], cost_s: Cost) -> list[int]:
     """Return the bucket ends of the paper's rule: wait for the next gradient when that takes less than one start-up.
 
-    The open bucket would start at max(end of the one before, its last gradient's time); the next gradient joins when it is ready before
-    that all-reduce would end and less than a start-up after it would begin (MG-WFBP, Algorithm 1; equality does not merge).
+    The open bucket would start at max(end of the one before, its last gradient's time); the next gradient joins when
+    it is ready before that all-reduce would end and less than a start-up after it would begin (MG-WFBP, Algorithm 1;
+    equality does not merge).
     """
     alpha = cost_s(2.0) - 2.0 * (cost_s(2.0) - cost_s(1.0))
     ends, free, begin = [], 0.0, 0

@@ -1,7 +1,7 @@
 """WFBP: wait-free back-propagation; each gradient is sent as soon as it exists.
 
-Helps: few large tensors, where backward hides them. Does not: many small tensors, each of which pays a start-up. Lossless.
-Source: Zhang et al., Poseidon, USENIX ATC 2017 (recollection); the baseline of MG-WFBP (arXiv:1811.11141).
+Helps: few large tensors, where backward hides them. Does not: many small tensors, each of which pays a start-up.
+Lossless. Source: Zhang et al., Poseidon, USENIX ATC 2017 (recollection); the baseline of MG-WFBP (arXiv:1811.11141).
 """
 
 from orch.plan import Plan
