@@ -1,0 +1,55 @@
+"""Where runs and their index live: arguments first, then two environment variables, read here and nowhere else.
+
+`ORCH_RUNS` names the directory of runs (default `./runs`). `MLFLOW_TRACKING_URI`, MLflow's own variable, names another
+index (an http server, another database); without it the index is a sqlite file inside the directory of runs.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+RUNS_VARIABLE = "ORCH_RUNS"
+STORE_VARIABLE = "MLFLOW_TRACKING_URI"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The index of a directory of runs. `local` is False when somebody else owns it, such as a server."""
+
+    uri: str
+    index_dir: Path
+    local: bool
+
+    @property
+    def database(self) -> Path:
+        """The sqlite file of a local store."""
+        return self.index_dir / "mlflow.db"
+
+    @property
+    def artifacts(self) -> Path:
+        """Where a local store keeps, per index entry, a link to the run directory."""
+        return self.index_dir / "artifacts"
+
+
+def runs_root(argument: str | Path | None = None) -> Path:
+    """Return the absolute directory of runs: the argument, else `ORCH_RUNS`, else `./runs`."""
+    return Path(argument or os.environ.get(RUNS_VARIABLE) or "runs").expanduser().absolute()
+
+
+def store_of(root: Path, uri: str | None = None) -> Store:
+    """Return the index that belongs to `root`: the argument, else `MLFLOW_TRACKING_URI`, else `root/.index/mlflow.db`.
+
+    A directory of its own begins with a dot because folders of recipes never do.
+    """
+    index_dir = root.absolute() / ".index"
+    chosen = uri or os.environ.get(STORE_VARIABLE) or ""
+    if chosen:
+        return Store(chosen, index_dir, local=False)
+    return Store(f"sqlite:///{index_dir / 'mlflow.db'}", index_dir, local=True)
+
+
+def store_uri(root: str | Path | None = None) -> str:
+    """Return the tracking URI that `orch ui`, or `mlflow.set_tracking_uri`, needs to see the runs under `root`."""
+    return store_of(runs_root(root)).uri

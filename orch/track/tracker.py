@@ -1,0 +1,290 @@
+"""What the driver of a run calls: open a run, hand over batches of steps, finish with results; every end is recorded.
+
+    with Tracker(root).run(facts, resolved, origins) as run:
+        run.stack("ddp").log_steps(batch)
+        run.finish(results)
+
+Left by an exception the run ends `failed`, by Ctrl-C or SIGTERM `interrupted`; a killed driver is found dead later.
+Nothing here may end a training: a disk that refuses steps, or an index that is gone, is said once and training goes on.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from orch.errors import OrchError
+from orch.track import directory as directories
+from orch.track import encoding, environment, state, steps
+from orch.track.directory import Facts, RunDirectory
+
+Warn = Callable[[str], None]
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP, raised like Ctrl-C so that the same code cleans up."""
+
+
+class StackLog(Protocol):
+    """Takes what one stack did, for one seed."""
+
+    def log_steps(self, batch: Sequence[steps.Step]) -> None:
+        """Keep a batch of steps."""
+
+    def log_values(self, batch: Sequence[steps.Value]) -> None:
+        """Keep named figures, such as accuracies."""
+
+
+class RunLog(Protocol):
+    """Takes what a run did. `path` is None when tracking is off."""
+
+    @property
+    def path(self) -> Path | None:
+        """The run directory."""
+
+    def start(self) -> None:
+        """Say that the workers are there and the run is no longer queued."""
+
+    def stack(self, name: str, seed: int = 0) -> StackLog:
+        """Return the log of a stack and seed."""
+
+    def write(self, name: str, value: object, stack: str | None = None) -> None:
+        """Keep a file: text or bytes as they are, anything else as JSON."""
+
+    def environment(self, **facts: object) -> None:
+        """Add facts that only the run could measure, such as links, threads or seeds."""
+
+    def rank_log(self, rank: int) -> Path | None:
+        """Return where the log of a rank goes."""
+
+    def finish(self, results: Mapping[str, object]) -> None:
+        """Keep the results; the run is done."""
+
+
+class Tracker:
+    """Makes runs under `root`. With `enabled` False nothing is written and every call does nothing."""
+
+    def __init__(self, root: Path, *, enabled: bool = True, warn: Warn | None = None) -> None:
+        self._root = root
+        self._enabled = enabled
+        self._warn = warn or _to_stderr
+
+    @contextmanager
+    def run(
+        self,
+        facts: Facts,
+        resolved: Mapping[str, object],
+        origins: Mapping[str, object] | None = None,
+        project: Path | None = None,
+    ) -> Iterator[RunLog]:
+        """Open a run for the length of a with block. Raises OrchError when the directory cannot be made."""
+        if not self._enabled:
+            yield Untracked()
+            return
+        try:
+            made = directories.create(self._root, facts)
+            directories.write_recipe(made, resolved, origins or {})
+        except OSError as error:
+            raise OrchError(
+                f"cannot make a run under {self._root}: {error.strerror or error}",
+                code="E701",
+                hint="choose another place with --runs DIR",
+            ) from error
+        run = Run(made, project or Path.cwd(), self._warn)
+        with _signals_raise():
+            try:
+                yield run
+            except BaseException as error:
+                run.close(*_end_of(error))
+                raise
+            run.close("failed", "left without results")
+
+
+class Run:
+    """A tracked run. Made by `Tracker.run`."""
+
+    def __init__(self, directory: RunDirectory, project: Path, warn: Warn) -> None:
+        self.directory = directory
+        self._warn = warn
+        self._warned: set[str] = set()
+        self._folders = directory.stack_folders()
+        self._stacks: dict[tuple[str, int], _Stack] = {}
+        self._state = directory.state or state.new()
+        self._facts: dict[str, object] = {}
+        self._collector = threading.Thread(target=self._collect, args=(project,), name="orch-environment", daemon=True)
+        self._collector.start()
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+        return self.directory.path
+
+    @property
+    def id(self) -> str:
+        """The name of the run."""
+        return self.directory.id
+
+    def start(self) -> None:
+        """Say that the workers are there and the run is no longer queued."""
+        self._move("running")
+
+    def stack(self, name: str, seed: int = 0) -> StackLog:
+        """Return the log of a stack and seed. Raises KeyError for a stack the run was not opened with."""
+        key = (name, seed)
+        if key not in self._stacks:
+            self._stacks[key] = _Stack(self._folders[name], seed, self.attempt)
+        return self._stacks[key]
+
+    def write(self, name: str, value: object, stack: str | None = None) -> None:
+        """Keep a file: text and bytes as they are, else JSON. Raises ValueError for a name that leads out."""
+        base = self.directory if stack is None else RunDirectory(self._folders[stack])
+        path = base.inside(name)
+        if isinstance(value, bytes):
+            self.attempt(f"write {name}", lambda: encoding.write_bytes(path, value))
+        elif isinstance(value, str):
+            self.attempt(f"write {name}", lambda: encoding.write_text(path, value))
+        else:
+            self.attempt(f"write {name}", lambda: base.write_json(name, value))
+
+    def environment(self, **facts: object) -> None:
+        """Add facts that only the run could measure, such as links, threads or seeds."""
+        self._collector.join()
+        self._facts |= facts
+        self.attempt("write environment.json", lambda: self.directory.write_json("environment.json", self._facts))
+
+    def rank_log(self, rank: int) -> Path:
+        """Return where the log of a rank goes; its folder exists."""
+        path = self.directory.log(rank)
+        self.attempt("make the folder of logs", lambda: path.parent.mkdir(exist_ok=True))
+        return path
+
+    def finish(self, results: Mapping[str, object]) -> None:
+        """Keep the results; the run is done."""
+        self.write("results.json", results)
+        self.close("done")
+
+    def close(self, status: state.Status, reason: str = "") -> None:
+        """End the run. The first end stands; later calls do nothing."""
+        if not self._state.is_open:
+            return
+        self._collector.join(timeout=30)
+        for stack in self._stacks.values():
+            self.attempt("bring steps to the disk", stack.close)
+        self._move(status, reason)
+
+    def attempt(self, what: str, action: Callable[[], object]) -> None:
+        """Do `action`; a disk that refuses is said once per kind of work, and training goes on."""
+        try:
+            action()
+        except OSError as error:
+            if what not in self._warned:
+                self._warned.add(what)
+                self._warn(f"tracking: cannot {what}: {error.strerror or error} ({self.path}); the run goes on")
+
+    def _move(self, status: state.Status, reason: str = "") -> None:
+        self._state = self._state.to(status, reason)
+        self.attempt("write state.json", lambda: state.write(self.path, self._state))
+
+    def _collect(self, project: Path) -> None:
+        facts, diff = environment.collect(project)
+        self._facts = facts | self._facts
+        self.attempt("write environment.json", lambda: self.directory.write_json("environment.json", self._facts))
+        self.attempt("write project.diff", lambda: directories.write_diff(self.directory, diff))
+
+
+class _Stack:
+    """The step files of one stack and seed, opened with the first batch."""
+
+    def __init__(self, folder: Path, seed: int, attempt: Callable[[str, Callable[[], object]], None]) -> None:
+        self._folder = folder
+        self._seed = seed
+        self._attempt = attempt
+        self._files: dict[str, steps.Appender] = {}
+
+    def log_steps(self, batch: Sequence[steps.Step]) -> None:
+        """Append a batch of steps: one write."""
+        self._attempt("keep steps", lambda: self._append("steps", steps.STEP_COLUMNS, steps.step_lines(batch)))
+
+    def log_values(self, batch: Sequence[steps.Value]) -> None:
+        """Append named figures: one write."""
+        self._attempt("keep values", lambda: self._append("values", steps.METRIC_COLUMNS, steps.value_lines(batch)))
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def _append(self, kind: str, columns: tuple[str, ...], lines: Iterable[str]) -> None:
+        if kind not in self._files:
+            self._files[kind] = steps.Appender(self._folder / f"{kind}.seed{self._seed}.csv", columns)
+        self._files[kind].append(lines)
+
+
+class Untracked:
+    """A run that leaves nothing behind, for `track: off` and for measuring what tracking costs."""
+
+    path: Path | None = None
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    def stack(self, name: str, seed: int = 0) -> StackLog:
+        """Return a log that keeps nothing."""
+        return self
+
+    def log_steps(self, batch: Sequence[steps.Step]) -> None:
+        """Do nothing."""
+
+    def log_values(self, batch: Sequence[steps.Value]) -> None:
+        """Do nothing."""
+
+    def write(self, name: str, value: object, stack: str | None = None) -> None:
+        """Do nothing."""
+
+    def environment(self, **facts: object) -> None:
+        """Do nothing."""
+
+    def rank_log(self, rank: int) -> Path | None:
+        """Return None: the gang keeps a log of its own for as long as it lives."""
+        return None
+
+    def finish(self, results: Mapping[str, object]) -> None:
+        """Do nothing."""
+
+
+def _end_of(error: BaseException) -> tuple[state.Status, str]:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", str(error) or "Ctrl-C"
+    if isinstance(error, SystemExit) and error.code in (130, 143):
+        return "interrupted", f"exit {error.code}"
+    return "failed", str(error) or type(error).__name__
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise `Terminated` in the main thread, unless somebody already handles them."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Terminated(signal.Signals(number).name)
+
+    changed = []
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, stop)
+                changed.append(number)
+    try:
+        yield
+    finally:
+        for number in changed:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _to_stderr(message: str) -> None:
+    sys.stderr.write(message + "\n")

@@ -1,0 +1,163 @@
+"""The driver's view of a run: every way of leaving gives the true end, and no disk trouble ends a training."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from orch.errors import OrchError
+from orch.track import directory, encoding, state, steps, tracker
+from orch.track.directory import Facts
+from orch.track.steps import Step, Value
+from orch.track.tracker import Tracker
+
+FACTS = Facts("r", "measured", ("ddp", "dear+acp"), seeds=(0, 1))
+
+
+@pytest.fixture
+def warnings():
+    return []
+
+
+@pytest.fixture
+def track(tmp_path, warnings):
+    return Tracker(tmp_path / "runs", warn=warnings.append)
+
+
+def only(tmp_path):
+    (run,) = directory.find_all(tmp_path / "runs")
+    return run
+
+
+def test_a_run_from_start_to_end(track, tmp_path):
+    with track.run(FACTS, {"lr": 0.1}, {"lr": "r.yaml:1:1"}, project=tmp_path) as run:
+        assert state.read(run.path).status == "queued"
+        run.start()
+        assert state.read(run.path).status == "running"
+        run.stack("ddp").log_steps([Step(1, 0, 2.0, 0.1, 0.1)])
+        run.stack("ddp").log_steps([Step(2, 0, 1.0, 0.1, 0.2)])
+        run.stack("dear+acp", seed=1).log_values([Value(2, 0.2, "accuracy", 0.5)])
+        run.write("plan.json", {"tasks": []}, stack="ddp")
+        run.write("figures/loss.csv", "a,b\n1,2\n")
+        run.environment(threads=1, links={"beta": 1e-9})
+        run.finish({"stacks": {"ddp": {"loss": {"last": 1.0}}}})
+    made = directory.RunDirectory(run.path)
+    assert made.state.status == "done"
+    assert made.state.ended_s >= made.state.started_s
+    assert [s.step for s in steps.read_steps(run.path / "stacks/ddp/steps.seed0.csv")] == [1, 2]
+    assert steps.read_values(run.path / "stacks/dear+acp/values.seed1.csv")[0].value == 0.5
+    assert encoding.read_json(run.path / "stacks/ddp/plan.json") == {"tasks": []}
+    facts = encoding.read_json(run.path / "environment.json")
+    assert (facts["threads"], facts["links"]) == (1, {"beta": 1e-9})
+    assert facts["hardware"]["cores"] >= 1
+    assert made.results == {"stacks": {"ddp": {"loss": {"last": 1.0}}}}
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RuntimeError("rank 2 died"), "failed"),
+        (OrchError("no"), "failed"),
+        (KeyboardInterrupt(), "interrupted"),
+        (tracker.Terminated("SIGTERM"), "interrupted"),
+        (SystemExit(3), "failed"),
+        (SystemExit(130), "interrupted"),
+        (GeneratorExit(), "failed"),
+    ],
+)
+def test_every_exception_is_an_end_and_goes_on_up(track, tmp_path, error, status):
+    with pytest.raises(type(error)), track.run(FACTS, {}):
+        raise error
+    assert only(tmp_path).state.status == status
+
+
+def test_a_finished_run_stays_done_whatever_follows(track, tmp_path):
+    def finish_and_fail():
+        with track.run(FACTS, {}) as run:
+            run.finish({})
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        finish_and_fail()
+    assert only(tmp_path).state.status == "done"
+
+
+def test_leaving_without_results_is_not_done(track):
+    with track.run(FACTS, {}) as run:
+        pass
+    assert (state.read(run.path).status, state.read(run.path).reason) == ("failed", "left without results")
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [
+        (signal.SIGTERM, "interrupted"),
+        (signal.SIGHUP, "interrupted"),
+        (signal.SIGINT, "interrupted"),
+        (signal.SIGKILL, "killed"),
+    ],
+)
+def test_every_signal_leaves_a_true_end(tmp_path, number, status):
+    code = (
+        "import pathlib, sys, time\n"
+        "from orch.track.tracker import *\n"
+        "with Tracker(pathlib.Path(sys.argv[1])).run(Facts('r', 'measured', ('a',)), {}) as run:\n"
+        "    run.start(); print('up', flush=True)\n"
+        "    while True: time.sleep(1)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout.readline() == b"up\n"
+    process.send_signal(number)
+    process.wait()
+    process.stdout.close()
+    (run,) = directory.find_all(tmp_path)
+    assert state.settle(run.path).status == status
+
+
+def test_handlers_are_put_back(track):
+    before = signal.getsignal(signal.SIGTERM)
+    with track.run(FACTS, {}) as run:
+        run.finish({})
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_disk_that_refuses_steps_is_said_once_and_the_run_goes_on(track, warnings, monkeypatch):
+    def full(self, lines):
+        raise OSError(28, "No space left on device")
+
+    with track.run(FACTS, {}) as run:
+        monkeypatch.setattr(steps.Appender, "append", full)
+        for step in range(3):
+            run.stack("ddp").log_steps([Step(step, 0, 1.0, 0.1, 0.1)])
+        run.finish({})
+    assert len(warnings) == 1
+    assert "cannot keep steps: No space left on device" in warnings[0]
+    assert state.read(run.path).status == "done"
+
+
+def test_a_root_that_is_a_file_is_the_users_error(tmp_path):
+    (tmp_path / "runs").write_text("")
+    with (
+        pytest.raises(OrchError, match=r"cannot make a run under .*choose another place"),
+        Tracker(tmp_path / "runs").run(FACTS, {}),
+    ):
+        pass
+
+
+def test_a_stack_the_run_does_not_know_is_an_error(track):
+    with pytest.raises(KeyError), track.run(FACTS, {}) as run:
+        run.stack("other")
+
+
+def test_off_leaves_nothing(tmp_path):
+    with Tracker(tmp_path, enabled=False).run(FACTS, {}) as run:
+        run.start()
+        run.stack("ddp").log_steps([Step(1, 0, 2.0, 0.1, 0.1)])
+        run.stack("ddp").log_values([])
+        run.environment(threads=1)
+        run.write("a", "b")
+        run.finish({})
+    assert (run.path, run.rank_log(0), os.listdir(tmp_path)) == (None, None, [])
