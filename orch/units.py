@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from pydantic import BeforeValidator, WithJsonSchema
@@ -31,7 +31,7 @@ class Dimension:
 
     name: str
     si: str
-    units: dict[str, float]
+    units: dict[str, float] = field(hash=False)  # hashable, so that `Bytes | None` can be written
     example: str
 
     def parse(self, value: object) -> float:
