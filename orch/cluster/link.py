@@ -1,0 +1,154 @@
+"""A link of a cluster: point-to-point costs, measurements of whole collectives, or both; and the bands and sources of
+either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from orch.cluster.algorithms import factors, forms, one_level, two_levels
+from orch.cluster.basis import PER_BYTE_BAND, START_UP_BAND, Basis, Kind
+from orch.cluster.collectives import Level
+from orch.cluster.curves import Curve, Fastest, Number
+from orch.cluster.span import Span
+from orch.cluster.two_level import Network
+from orch.errors import OrchError
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A collective as it was measured on one group: a line `T = a + b n` or a table, with the sizes it covers."""
+
+    collective: str
+    span: Span
+    curve: Curve
+    algorithm: str = "ring"
+    kind: Kind = "fitted"
+    source: str = ""
+    sizes: tuple[float, float] | None = None
+    evidence: tuple[str, ...] = ()
+
+    def on(self, collective: str, span: Span) -> Curve:
+        """Return the cost of `collective` on `span`: as measured, or carried there by the counts of the algorithm's
+        closed form.
+
+        MG-WFBP section 6: alpha and beta are solved from `T = a + b n` at one size and the closed form is evaluated at
+        another. The same counts carry a table, knee by knee. The reduction of the measured all-reduce stays inside
+        beta.
+        """
+        if (collective, span) == (self.collective, self.span):
+            return self.curve
+        messages, sent = factors(self.collective, self.algorithm, self.span)
+        new_messages, new_sent = factors(collective, self.algorithm, span)
+        return self.curve.scaled(new_messages / messages, new_sent / sent)
+
+    def times(self, span: Span) -> float:
+        """Return by which factor `span` lies beyond (or below) the measured group, at least 1."""
+        return max(span.size / self.span.size, self.span.size / span.size)
+
+    def level(self) -> Level:
+        """Return alpha and beta solved from this measurement; beta from the slope of large messages."""
+        messages, sent = factors(self.collective, self.algorithm, self.span)
+        slope = self.curve.per_byte_s + sum(change for _, change in self.curve.knees)
+        return Level(self.curve.start_up_s / messages, slope / sent)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One level of a cluster's network. `level` is None where only whole collectives were measured."""
+
+    level: Level | None = None
+    per_node: bool = True
+    algorithm: str = "ring"
+    measured: tuple[Measured, ...] = ()
+    kind: Kind = "nameplate"
+    source: str = ""
+    bands: tuple[float | None, float | None] = (None, None)
+    evidence: tuple[str, ...] = ()
+
+    @staticmethod
+    def from_table(
+        seconds: Mapping[float, float],
+        span: Span,
+        source: str,
+        *,
+        collective: str = "all-reduce",
+        algorithm: str = "ring",
+    ) -> Link:
+        """Return a link known by one measured table (bytes -> seconds of a collective on `span`), as a run's warm-up
+        measures it.
+        """
+        forms(collective, algorithm)
+        table = Measured(
+            collective, span, Curve.through(seconds), algorithm, "measured", source, (min(seconds), max(seconds))
+        )
+        return Link(None, span.per_node > 1, algorithm, (table,), "measured", source)
+
+    def point_to_point(self) -> Level:
+        """Return alpha, beta and gamma of one message: as given, or solved from the measured collective on the largest
+        group.
+        """
+        return self.level if self.level is not None else max(self.measured, key=lambda found: found.span.size).level()
+
+    def chosen(self, collective: str, span: Span) -> Measured | None:
+        """Return the measurement that speaks for `collective` on `span`: its own, the nearest in size; without alpha
+        and beta another's, best an all-reduce.
+        """
+        same = [found for found in self.measured if found.collective == collective]
+        if not same and self.level is None:
+            same = [found for found in self.measured if found.collective == "all-reduce"] or list(self.measured)
+        return min(same, key=lambda found: found.times(span), default=None)
+
+    def curve(self, collective: str, span: Span, algorithm: str | None, intra: Link | None) -> Curve | Fastest:
+        """Return the cost of a collective on a group that needs this link; `intra` is the inner link where this one
+        joins nodes.
+        """
+        found = self.chosen(collective, span)
+        if found is not None and algorithm in (None, found.algorithm):
+            return found.on(collective, span)
+        name = algorithm or self.algorithm
+        mine = self.point_to_point()
+        if span.nodes == 1 or span.per_node == 1:
+            return one_level(collective, name, mine, span.size)
+        if intra is None:
+            raise OrchError("the inner link is not described", code="E301")
+        return two_levels(collective, name, Network(intra.point_to_point(), mine, span, self.per_node))
+
+    def basis(self, collective: str, span: Span, nbytes: float | None = None) -> Basis:
+        """Return what the cost of a collective on `span` (of messages up to `nbytes`) rests on."""
+        found = self.chosen(collective, span)
+        if found is None:
+            return Basis(self.kind, 1.0, self.source)
+        times = found.times(span)
+        if found.sizes is not None and nbytes is not None:
+            times = max(times, nbytes / found.sizes[1])
+        return Basis(found.kind, times, found.source or self.source)
+
+    def band(self, basis: Basis) -> tuple[float, float]:
+        """Return the relative half widths of start-up and bytes: the file's, else the default of the kind; wider where
+        extrapolated.
+        """
+        start_up, per_byte = self.bands
+        start_up = START_UP_BAND[basis.kind] if start_up is None else start_up
+        per_byte = PER_BYTE_BAND[basis.kind] if per_byte is None else per_byte
+        return basis.widened(start_up), basis.widened(per_byte)
+
+    def scaled(self, start_up: Number, per_byte: Number) -> Link:
+        """Return this link with every start-up and every byte (sent or reduced) costing that many times as much."""
+        level = self.level
+        if level is not None:
+            level = Level(level.alpha_s * start_up, level.beta_s_per_byte * per_byte, level.gamma_s_per_byte * per_byte)
+        measured = tuple(replace(found, curve=found.curve.scaled(start_up, per_byte)) for found in self.measured)
+        return replace(self, level=level, measured=measured)
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The two levels: inside a node and between nodes; None where nobody described it."""
+
+    intra: Link | None = None
+    inter: Link | None = None
+
+
+FREE = Link(Level(), kind="free", source="communication set free to find the ceiling")

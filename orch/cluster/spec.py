@@ -1,0 +1,295 @@
+"""The schema of a cluster file: WHAT a cluster is, every number with its unit and its source. `load` makes the value of
+it.
+
+How to reach the workers is never said here (that is `--on`). Whatever a file leaves out is not guessed: a cost that
+needs it says what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from orch.cluster.algorithms import ALGORITHMS, COLLECTIVES
+from orch.cluster.basis import Basis
+from orch.cluster.cluster import Cluster, Sharing
+from orch.cluster.collectives import Level
+from orch.cluster.curves import Curve
+from orch.cluster.device import Device
+from orch.cluster.link import Link, Links, Measured
+from orch.cluster.span import Span
+from orch.errors import OrchError, did_you_mean
+from orch.units import Bytes, BytesPerSecond, FlopsPerSecond, Fraction, Seconds, SecondsPerByte
+
+Count = Annotated[int, Field(strict=True, ge=1)]
+
+
+def _rank(value: object) -> object:
+    if isinstance(value, bool) or not str(value).isdecimal():
+        raise ValueError(f"{value!r} is not a rank; ranks are numbers from 0")
+    return int(str(value))
+
+
+RankNumber = Annotated[int, BeforeValidator(_rank)]
+Factor = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Slowdown = Annotated[float, Field(strict=True, ge=1, allow_inf_nan=False)]
+StartUp = Annotated[Seconds, Field(ge=0)]
+PerByte = Annotated[SecondsPerByte, Field(ge=0)]
+Bandwidth = Annotated[BytesPerSecond, Field(gt=0)]
+Size = Annotated[Bytes, Field(gt=0)]
+Rate = Annotated[FlopsPerSecond, Field(gt=0)]
+Source = Annotated[str, Field(strict=True, min_length=1)]
+Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8"]
+GivenKind = Literal["measured", "fitted", "nameplate"]
+
+
+class _Spec(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DeviceSpec(_Spec):
+    """One device: what it is and how fast a training step runs on it."""
+
+    kind: Literal["gpu", "cpu"] = Field(description="which kind of device a rank is")
+    name: str = Field(description="what people call it")
+    rate: dict[Dtype, Rate] = Field(default_factory=dict, description="compute rate a dtype, 2 FLOP a multiply-add")
+    memory_bandwidth: Bandwidth | None = Field(None, description="rate of the device's memory")
+    memory: Size | None = Field(None, description="size of the device's memory")
+    basis: GivenKind = Field("nameplate", description="what the rates are: measured, fitted or from a data sheet")
+    band: Fraction | None = Field(None, description="relative half width of compute times; default by basis")
+    source: Source | None = Field(None, description="where the numbers come from")
+
+    @model_validator(mode="after")
+    def _sourced(self) -> Self:
+        if self.source is None and (self.rate or self.memory_bandwidth or self.memory):
+            raise ValueError("its numbers have no source; add source: where they come from")
+        return self
+
+    def build(self, owner: str) -> Device:
+        """Return the device as a value; `owner` is the cluster's name, for messages."""
+        return Device(
+            self.kind,
+            self.name,
+            dict[str, Any](**self.rate),
+            self.memory_bandwidth,
+            self.memory,
+            Basis(self.basis, 1.0, self.source or ""),
+            self.band,
+            owner,
+        )
+
+
+class MeasuredSpec(_Spec):
+    """A whole collective as measured on one group: a line (alpha + beta n) or a table (size: seconds)."""
+
+    collective: str = Field("all-reduce", description="which collective")
+    ranks: Annotated[int, Field(strict=True, ge=2)] = Field(description="size of the measured group")
+    alpha: StartUp | None = Field(None, description="start-up of the whole collective")
+    beta: PerByte | None = Field(None, description="seconds a byte of payload of the whole collective")
+    sizes: tuple[Size, Size] | None = Field(None, description="smallest and largest size the line was fitted on")
+    table: dict[Size, StartUp] | None = Field(None, description="size -> seconds, at least two sizes")
+    algorithm: str | None = Field(None, description="whose counts carry it to other groups; default: the link's")
+    basis: GivenKind | None = Field(None, description="default: fitted for a line, measured for a table")
+    source: Source | None = Field(None, description="where it comes from; default: the link's source")
+    evidence: tuple[str, ...] = Field((), description="ids of published rows it was fitted on")
+
+    @field_validator("collective")
+    @classmethod
+    def _known_collective(cls, value: str) -> str:
+        return _known(value, COLLECTIVES)
+
+    @field_validator("algorithm")
+    @classmethod
+    def _known_algorithm(cls, value: str | None) -> str | None:
+        return value if value is None else _known(value, ALGORITHMS)
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        line = self.alpha is not None and self.beta is not None
+        if (self.alpha is None) != (self.beta is None) or line == (self.table is not None):
+            raise ValueError("give a line (alpha and beta) or a table, and not both")
+        if self.table is not None and len(self.table) < 2:
+            raise ValueError("a table needs at least two sizes")
+        if self.sizes is not None and (self.table is not None or self.sizes[0] >= self.sizes[1]):
+            raise ValueError("sizes are the smallest and the largest size of a line; a table has its own")
+        return self
+
+    def build(self, link: LinkSpec, between_nodes: bool, devices_per_node: int) -> Measured:
+        """Return the measurement as a value; ranks fill node after node where the link joins nodes."""
+        inner = min(devices_per_node, self.ranks) if between_nodes else self.ranks
+        span = Span(self.ranks, -(-self.ranks // inner), inner)
+        algorithm = self.algorithm or link.algorithm
+        source = self.source or link.source or ""
+        if self.table is not None:
+            sizes = (min(self.table), max(self.table))
+            return Measured(
+                self.collective,
+                span,
+                Curve.through(self.table),
+                algorithm,
+                self.basis or "measured",
+                source,
+                sizes,
+                self.evidence,
+            )
+        return Measured(
+            self.collective,
+            span,
+            Curve(self.alpha, self.beta),
+            algorithm,
+            self.basis or "fitted",
+            source,
+            self.sizes,
+            self.evidence,
+        )
+
+
+class LinkSpec(_Spec):
+    """One level of the network: point-to-point numbers, measurements of whole collectives, or both."""
+
+    alpha: StartUp | None = Field(None, description="start-up of one message")
+    beta: PerByte | None = Field(None, description="seconds a byte and direction (or give bandwidth)")
+    bandwidth: Bandwidth | None = Field(None, description="rate a direction (or give beta)")
+    gamma: PerByte | None = Field(None, description="seconds to add up one byte; default 0")
+    per: Literal["node", "device"] | None = Field(
+        None, description="who owns the link; default: device inside a node, node between nodes"
+    )
+    algorithm: str = Field("ring", description="algorithm of the all-reduce")
+    measured: tuple[MeasuredSpec, ...] | None = Field(
+        None, description="whole collectives as measured; they win over alpha and beta"
+    )
+    basis: GivenKind = Field("nameplate", description="what alpha and beta are: measured, fitted or from a data sheet")
+    alpha_band: Fraction | None = Field(None, description="relative half width of start-ups; default by basis")
+    beta_band: Fraction | None = Field(None, description="relative half width of times a byte; default by basis")
+    source: Source | None = Field(None, description="where the numbers come from")
+    evidence: tuple[str, ...] = Field((), description="ids of published rows the numbers were fitted on")
+
+    @field_validator("algorithm")
+    @classmethod
+    def _known_algorithm(cls, value: str) -> str:
+        return _known(value, ALGORITHMS)
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        given = (self.alpha, self.beta, self.bandwidth, self.gamma)
+        if self.beta is not None and self.bandwidth is not None:
+            raise ValueError("beta and bandwidth say the same thing; keep one")
+        if any(value is not None for value in given):
+            if self.alpha is None or (self.beta is None and self.bandwidth is None):
+                raise ValueError("a link needs alpha, and beta or bandwidth")
+            if self.source is None:
+                raise ValueError("its numbers have no source; add source: where they come from")
+        elif not self.measured:
+            raise ValueError(
+                "a link needs alpha and beta (or bandwidth), or measured collectives; leave an unknown link out"
+            )
+        for entry in self.measured or ():
+            if entry.source is None and self.source is None:
+                raise ValueError(
+                    f"measured {entry.collective} of {entry.ranks} ranks has no source; add source: where it comes from"
+                )
+        return self
+
+    def build(self, between_nodes: bool, devices_per_node: int) -> Link:
+        """Return the link as a value."""
+        level = None
+        if self.alpha is not None:
+            beta = self.beta if self.beta is not None else 1.0 / self.bandwidth if self.bandwidth else 0.0
+            level = Level(self.alpha, beta, self.gamma or 0.0)
+        measured = tuple(entry.build(self, between_nodes, devices_per_node) for entry in self.measured or ())
+        per_node = self.per == "node" if self.per is not None else between_nodes
+        return Link(
+            level,
+            per_node,
+            self.algorithm,
+            measured,
+            self.basis,
+            self.source or "",
+            (self.alpha_band, self.beta_band),
+            self.evidence,
+        )
+
+
+class LinksSpec(_Spec):
+    """Links inside a node and between nodes; leave out what nobody measured or looked up."""
+
+    intra: LinkSpec | None = Field(None, description="between the devices of a node")
+    inter: LinkSpec | None = Field(None, description="between nodes")
+
+
+class SharingSpec(_Spec):
+    """Measured slowdowns while computing and communicating at once."""
+
+    compute_slowdown: Slowdown = Field(
+        1.0, description="compute takes this many times as long while the network is busy"
+    )
+    communication_slowdown: Slowdown = Field(
+        1.0, description="communication takes this many times as long while the device computes"
+    )
+    source: Source = Field(description="where the numbers come from")
+
+
+class ClusterSpec(_Spec):
+    """A cluster file."""
+
+    about: str = Field("", description="one line on what it is")
+    nodes: Count = Field(description="number of nodes")
+    devices_per_node: Count = Field(description="devices of a node; one rank each")
+    device: DeviceSpec = Field(description="the device, the same on all nodes")
+    links: LinksSpec = Field(LinksSpec(intra=None, inter=None), description="the network, as far as it is known")
+    speed: dict[RankNumber, Factor] = Field(
+        default_factory=dict, description="speed factor of single ranks; 0.5 is half as fast"
+    )
+    jitter: Fraction = Field(
+        0.0, description="relative standard deviation of compute times, drawn per rank and iteration"
+    )
+    sharing: SharingSpec | None = Field(None, description="slowdown of compute and communication by each other")
+
+    @model_validator(mode="after")
+    def _ranks_exist(self) -> Self:
+        world = self.nodes * self.devices_per_node
+        wrong = next((rank for rank in self.speed if not 0 <= rank < world), None)
+        if wrong is not None:
+            raise ValueError(f"speed names rank {wrong}, but this cluster has ranks 0 to {world - 1}")
+        return self
+
+    def build(self, name: str) -> Cluster:
+        """Return the cluster as a value."""
+        intra = self.links.intra.build(False, self.devices_per_node) if self.links.intra else None
+        inter = self.links.inter.build(True, self.devices_per_node) if self.links.inter else None
+        sharing = Sharing(**self.sharing.model_dump()) if self.sharing else None
+        return Cluster(
+            name,
+            self.nodes,
+            self.devices_per_node,
+            self.device.build(name),
+            Links(intra, inter),
+            dict(self.speed),
+            self.jitter,
+            sharing,
+            self.about,
+        )
+
+
+def load(mapping: Mapping[str, Any], name: str = "cluster") -> Cluster:
+    """Return the cluster a mapping (a parsed cluster file, overrides already laid on it) describes.
+
+    Raises OrchError E300 with the key of the first fault. Callers that know positions in files validate `ClusterSpec`
+    themselves and call `build`.
+    """
+    try:
+        return ClusterSpec.model_validate(mapping).build(name)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"] if part != "[key]")
+        text = first["msg"].removeprefix("Value error, ")
+        where = f"cluster {name}: {key}: " if key else f"cluster {name}: "
+        raise OrchError(f"{where}{text}", code="E300") from None
+
+
+def _known(value: str, names: tuple[str, ...]) -> str:
+    if value not in names:
+        raise ValueError(f"{value!r} is not known; {did_you_mean(value, names) or 'known: ' + ', '.join(names)}")
+    return value
