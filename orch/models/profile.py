@@ -7,7 +7,7 @@ and its gradient is complete only when the embedding, which runs last in backwar
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -92,9 +92,10 @@ class Profile:
         _unique(self.name, "module", [module.name for module in self.modules])
         _unique(self.name, "tensor", [tensor.name for tensor in self.tensors])
         _unique(self.name, "ready", self.ready_order)
+        known = self._modules.keys()
         for tensor in self.tensors:
-            unknown = [module for module in tensor.modules if module not in self._modules]
-            if unknown or not tensor.modules:
+            if not tensor.modules or not known >= set(tensor.modules):
+                unknown = [module for module in tensor.modules if module not in known]
                 found = f"module {unknown[0]!r}, which the profile does not list" if unknown else "no module"
                 raise _bad(self.name, f"tensor {tensor.name!r} names {found}")
         for ready in self.ready_order:
@@ -233,7 +234,9 @@ def _shares(measured: list[float | None], modules: tuple[Module, ...]) -> list[f
     return [weight / total if total > 0 else 1.0 / len(weights) for weight in weights]
 
 
-def _unique(profile: str, kind: str, names: Iterable[str]) -> None:
+def _unique(profile: str, kind: str, names: Collection[str]) -> None:
+    if len(set(names)) == len(names):
+        return
     seen: set[str] = set()
     for name in names:
         if name in seen:
