@@ -1,7 +1,8 @@
 """A profile says what one training step of a model costs: its modules in forward order and its parameter tensors.
 
-Two tables, because a tied tensor belongs to two modules: the language-model head runs last in forward and first in backward,
-and its gradient is complete only when the embedding, which runs last in backward, is done. Nothing here imports torch or numpy.
+Two tables, because a tied tensor belongs to two modules: the language-model head runs last in forward and first in
+backward, and its gradient is complete only when the embedding, which runs last in backward, is done. Nothing here
+imports torch or numpy.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Any
 
 from orch.errors import OrchError
 
-# The split of a measured total over modules (baselines-dp brief, section 5; derived there and used by all its simulations):
-# a module weighs flops / 10 TFLOP/s plus 12 bytes an output element / 500 GB/s. Only ratios matter, so the batch cancels.
+# The split of a measured total over modules (baselines-dp brief, section 5; derived there and used by all its
+# simulations): a module weighs flops / 10 TFLOP/s plus 12 bytes an output element / 500 GB/s. Only ratios matter, so
+# the batch cancels.
 SPLIT_FLOPS_PER_S = 1e13
 SPLIT_BYTES_PER_ELEMENT = 12.0
 SPLIT_BYTES_PER_S = 5e11
@@ -27,8 +29,9 @@ BACKWARD_OVER_FORWARD = 2.0
 class Module:
     """A piece of a model that runs as one: a layer, or a product without parameters such as attention's QK^T.
 
-    `flops` (1 multiply-add = 2) and `activation_elements` are those of the forward pass of one sample, summed over `calls`, the
-    times a forward pass enters the module. `forward_s` and `backward_s` are measured, for the whole batch of one worker.
+    `flops` (1 multiply-add = 2) and `activation_elements` are those of the forward pass of one sample, summed over
+    `calls`, the times a forward pass enters the module. `forward_s` and `backward_s` are measured, for the whole batch
+    of one worker.
     """
 
     name: str
@@ -65,7 +68,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of the backward pass: `modules` run in this order, then the gradients of `tensors` are ready, in this order.
+    """A stretch of the backward pass: `modules` run, then the gradients of `tensors` are ready, each in this order.
 
     The last segment may have no tensors: modules before the first parameter still take time.
     """
@@ -78,7 +81,8 @@ class Segment:
 class Profile:
     """Modules in forward order, tensors in registration order, tensor names in the order their gradients become ready.
 
-    A tensor missing from `ready_order` never gets a gradient (see `never_ready`). Raises OrchError (E410) when the tables disagree.
+    A tensor missing from `ready_order` never gets a gradient (see `never_ready`). Raises OrchError (E410) when the
+    tables disagree.
     """
 
     name: str
@@ -147,8 +151,8 @@ class Profile:
     def backward_segments(self) -> tuple[Segment, ...]:
         """Cut the backward pass where gradients become ready.
 
-        Modules run in reverse forward order. A tensor is ready once the last of its modules in backward has ended, and never
-        before a tensor that stands ahead of it in `ready_order`.
+        Modules run in reverse forward order. A tensor is ready once the last of its modules in backward has ended, and
+        never before a tensor that stands ahead of it in `ready_order`.
         """
         backward = self.modules[::-1]
         last = len(backward) - 1
@@ -172,10 +176,13 @@ class Profile:
         """Return this profile with measured totals (seconds for a worker's whole batch) spread over its modules.
 
         A profile whose modules were measured keeps their proportions; otherwise modules share by `Module.split_weight`.
-        Source: the splitting rule of the data-parallel baselines brief, section 5. Raises OrchError (E410) for a total below 0.
+        Source: the splitting rule of the data-parallel baselines brief, section 5. Raises OrchError (E410) for a total
+        below 0.
         """
         if not (forward_s >= 0 and backward_s >= 0 and math.isfinite(forward_s + backward_s)):
-            raise _bad(self.name, f"measured totals must be finite and at least 0; found {forward_s} s and {backward_s} s")
+            raise _bad(
+                self.name, f"measured totals must be finite and at least 0; found {forward_s} s and {backward_s} s"
+            )
         forward = _shares([m.forward_s for m in self.modules], self.modules)
         backward = _shares([m.backward_s for m in self.modules], self.modules)
         modules = tuple(
@@ -218,11 +225,13 @@ class Profile:
 def reverse_ready_order(modules: Iterable[Module], tensors: Iterable[Tensor]) -> tuple[str, ...]:
     """Return the gradient-ready order of a backward pass that runs the modules in exact reverse.
 
-    A tied tensor is ready when the last of its modules in backward (its first in forward) is done; tensors of one module
-    come in reverse registration order.
+    A tied tensor is ready when the last of its modules in backward (its first in forward) is done; tensors of one
+    module come in reverse registration order.
     """
     place = {module.name: index for index, module in enumerate(modules)}
-    numbered = [(min(place[module] for module in tensor.modules), index, tensor.name) for index, tensor in enumerate(tensors)]
+    numbered = [
+        (min(place[module] for module in tensor.modules), index, tensor.name) for index, tensor in enumerate(tensors)
+    ]
     return tuple(name for _, _, name in sorted(numbered, reverse=True))
 
 

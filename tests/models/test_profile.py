@@ -13,7 +13,11 @@ from orch.errors import OrchError
 from orch.models.profile import Module, Profile, Tensor, reverse_ready_order
 
 MODULES = (Module("embed", 0, 8), Module("block", 100, 8), Module("scores", 20, 4), Module("head", 50, 16))
-TENSORS = (Tensor("embed.weight", (10, 4), ("embed", "head")), Tensor("block.weight", (4, 4), ("block",)), Tensor("block.bias", (4,), ("block",)))
+TENSORS = (
+    Tensor("embed.weight", (10, 4), ("embed", "head")),
+    Tensor("block.weight", (4, 4), ("block",)),
+    Tensor("block.bias", (4,), ("block",)),
+)
 
 
 def tied(**changes: object) -> Profile:
@@ -35,7 +39,9 @@ def test_counts() -> None:
 
 def test_an_observed_order_holds_a_gradient_back() -> None:
     profile = tied(ready_order=("embed.weight", "block.weight", "block.bias"))
-    assert [[t.name for t in s.tensors] for s in profile.backward_segments()] == [["embed.weight", "block.weight", "block.bias"]]
+    assert [[t.name for t in s.tensors] for s in profile.backward_segments()] == [
+        ["embed.weight", "block.weight", "block.bias"]
+    ]
 
 
 def test_a_tensor_that_never_fires_is_named_and_its_modules_still_run() -> None:
@@ -47,11 +53,14 @@ def test_a_tensor_that_never_fires_is_named_and_its_modules_still_run() -> None:
 
 def test_scaling_follows_the_splitting_rule() -> None:
     scaled = tied().scaled_to(forward_s=1.0, backward_s=2.0)
-    assert scaled.measured and not tied().measured
+    assert scaled.measured
+    assert not tied().measured
     assert sum(m.forward_s or 0 for m in scaled.modules) == pytest.approx(1.0)
     assert sum(m.backward_s or 0 for m in scaled.modules) == pytest.approx(2.0)
     block, head = 100 / 1e13 + 12 * 8 / 5e11, 50 / 1e13 + 12 * 16 / 5e11
-    assert (scaled.module("block").backward_s or 0) / (scaled.module("head").backward_s or 1) == pytest.approx(block / head)
+    assert (scaled.module("block").backward_s or 0) / (scaled.module("head").backward_s or 1) == pytest.approx(
+        block / head
+    )
 
 
 def test_scaling_keeps_measured_proportions() -> None:
@@ -93,4 +102,6 @@ def test_json_that_is_no_profile_is_refused() -> None:
 
 def test_profiles_load_neither_torch_nor_numpy() -> None:
     code = "import sys, orch.models.profile; print([m for m in ('torch', 'numpy', 'transformers') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    )

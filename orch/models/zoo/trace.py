@@ -1,7 +1,8 @@
-"""Make a profile of any torch model by running it once: modules in the order they ran, gradients in the order they came.
+"""Make a profile of any torch model by running it once: modules as they ran, gradients as they came.
 
-Works on the meta device too, where BERT-large costs seconds and no memory. FLOPs are counted as in the profiles of the data-parallel
-baselines brief: 2 a multiply-add, 8 an output element of a normalisation, 0 for a look-up; attention's QK^T and PV are modules.
+Works on the meta device too, where BERT-large costs seconds and no memory. FLOPs are counted as in the profiles of the
+data-parallel baselines brief: 2 a multiply-add, 8 an output element of a normalisation, 0 for a look-up; attention's
+QK^T and PV are modules.
 
 Shapes: B batch, C channels, H heads, Q and K query and key positions, D head size.
 """
@@ -23,18 +24,21 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _PRODUCTS = (torch.matmul, torch.bmm, torch.Tensor.matmul, torch.Tensor.bmm, torch.Tensor.__matmul__)
 
 
-def trace(model: nn.Module, step: Callable[[nn.Module], torch.Tensor], *, batch: int, name: str, source: str) -> Profile:
+def trace(
+    model: nn.Module, step: Callable[[nn.Module], torch.Tensor], *, batch: int, name: str, source: str
+) -> Profile:
     """Return the profile of `model` seen in one forward and backward pass.
 
-    `step(model)` returns the loss of one batch of `batch` samples; it may use any device, the model's. Gradients are left cleared.
-    A parameter that gets no gradient is in the profile's `never_ready`.
+    `step(model)` returns the loss of one batch of `batch` samples; it may use any device, the model's. Gradients are
+    left cleared. A parameter that gets no gradient is in the profile's `never_ready`.
     """
     recorder = _Recorder(model, batch)
     ready: list[str] = []
     hooks = recorder.hook()
     for tensor_name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            hooks.append(parameter.register_post_accumulate_grad_hook(_noting(ready, tensor_name)))
+            hook = parameter.register_post_accumulate_grad_hook(_noting(ready, tensor_name))  # type: ignore[no-untyped-call]
+            hooks.append(hook)
     try:
         with _AttentionProducts(recorder):
             loss = step(model)
@@ -135,7 +139,11 @@ class _AttentionProducts(TorchFunctionMode):
             query, key, value = args[:3]
             scores = query.numel() * key.shape[-2]  # B*H*Q*D * K
             self.recorder.add_product(SCORES, 2.0 * scores, 0.0)  # never stored by a fused kernel
-            self.recorder.add_product(VALUES, 2.0 * scores / query.shape[-1] * value.shape[-1], scores / query.shape[-1] / key.shape[-2] * value.shape[-1])
+            self.recorder.add_product(
+                VALUES,
+                2.0 * scores / query.shape[-1] * value.shape[-1],
+                scores / query.shape[-1] / key.shape[-2] * value.shape[-1],
+            )
             with torch._C.DisableTorchFunction():
                 return func(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))

@@ -22,4 +22,5 @@ def resnet(*, depths: Sequence[int], num_classes: int, channels: int, width: int
         layer_type="bottleneck",
         num_labels=num_classes,
     )
-    return ResNetForImageClassification(config)
+    model: nn.Module = ResNetForImageClassification(config)
+    return model

@@ -1,9 +1,10 @@
 """Rebuild the tables under `orch/models/profiles` from the libraries that define the models.
 
-    python -m orch.models.zoo.make_profiles            # all whose library is installed; --check compares instead of writing
-    python -m orch.models.zoo.make_profiles resnet50
+    python tools/make_profiles.py            # all whose library is installed; --check compares instead of writing
+    python tools/make_profiles.py resnet50
 
-Models are built on the meta device, so nothing is computed. The K80 trace of GoogLeNet was measured by others and has no builder.
+Models are built on the meta device, so nothing is computed. The K80 trace of GoogLeNet was measured by others and has
+no builder.
 """
 
 from __future__ import annotations
@@ -67,37 +68,50 @@ RECIPES = {
     "densenet161": Recipe("DenseNet-161, 1000 classes", "torchvision", _torchvision("densenet161")),
     "densenet201": Recipe("DenseNet-201, 1000 classes", "torchvision", _torchvision("densenet201")),
     "googlenet": Recipe(
-        "GoogLeNet with batch normalisation and both auxiliary heads, 1000 classes (not the Caffe model of the papers: googlenet-k80)",
+        "GoogLeNet with batch normalisation and both auxiliary heads, 1000 classes (papers' Caffe one: googlenet-k80)",
         "torchvision",
         _torchvision("googlenet", init_weights=False, aux_logits=True),
     ),
     "vgg16": Recipe("VGG-16, 1000 classes", "torchvision", _torchvision("vgg16", init_weights=False)),
     "vgg19": Recipe("VGG-19, 1000 classes", "torchvision", _torchvision("vgg19", init_weights=False)),
-    "inception-v4": Recipe("Inception-v4, 1000 classes, at the size of the DeAR benchmark (its own is 299)", "timm", _inception_v4),
+    "inception-v4": Recipe(
+        "Inception-v4, 1000 classes, at the size of the DeAR benchmark (its own is 299)", "timm", _inception_v4
+    ),
     "inception-v4-299": Recipe("Inception-v4, 1000 classes, at its own size", "timm", _inception_v4, image_size=299),
 }
 
 
-def make(name: str) -> tuple[Profile, set[str]]:
-    """Return the profile of a table's model, and the names of the modules that grow with the image.
+def make(name: str) -> tuple[Profile, nn.Module]:
+    """Return the profile of a table's model, and the model, on the meta device.
 
     Raises ModuleNotFoundError when the library that defines the model is not installed.
     """
     recipe = RECIPES[name]
     with torch.device("meta"):
         model = recipe.build().train()
-    profile, larger = (_at(model, name, recipe, size) for size in (recipe.image_size, 2 * recipe.image_size))
-    sizes = {module.name: module.activation_elements for module in larger.modules}
-    return profile, {module.name for module in profile.modules if sizes[module.name] != module.activation_elements}
+    return _at(model, name, recipe, recipe.image_size), model
+
+
+def growing(name: str, profile: Profile, model: nn.Module) -> set[str]:
+    """Return the names of the modules that do more on a larger image."""
+    larger = _at(model, name, RECIPES[name], 2 * RECIPES[name].image_size)
+    return {module.name for module, more in zip(profile.modules, larger.modules, strict=True) if more != module}
 
 
 def _at(model: nn.Module, name: str, recipe: Recipe, size: int) -> Profile:
     version = importlib.metadata.version(recipe.library)
     source = (
-        f"derived from {recipe.library} {version}: one forward and backward pass on the meta device, images 3x{size}x{size}; "
-        "2 FLOP a multiply-add, 8 an output element of a normalisation; ready: the order observed in that backward pass"
+        f"derived from {recipe.library} {version}: one forward and backward pass on the meta device, images "
+        f"3x{size}x{size}; 2 FLOP a multiply-add, 8 an output element of a normalisation; ready: the order observed in "
+        "that backward pass"
     )
-    return trace(model, lambda built: _loss(built(torch.empty(BATCH, 3, size, size, device="meta"))), batch=BATCH, name=name, source=source)
+    return trace(
+        model,
+        lambda built: _loss(built(torch.empty(BATCH, 3, size, size, device="meta"))),
+        batch=BATCH,
+        name=name,
+        source=source,
+    )
 
 
 def _loss(output: Any) -> torch.Tensor:
@@ -118,17 +132,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     different = False
     for name in options.names or RECIPES:
         try:
-            profile, per_pixel = make(name)
+            profile, model = make(name)
         except (ModuleNotFoundError, importlib.metadata.PackageNotFoundError) as error:
             print(f"{name}: left as it is ({error})")
             continue
         if options.check:
             kept = load(options.into / name)
-            same = (kept.modules, kept.tensors, kept.ready_order) == (profile.modules, profile.tensors, profile.ready_order)
+            same = (kept.modules, kept.tensors, kept.ready_order) == (
+                profile.modules,
+                profile.tensors,
+                profile.ready_order,
+            )
             different |= not same
             print(f"{name}: {'equal' if same else 'DIFFERENT'}")
         else:
-            save(profile, options.into / name, per_pixel=per_pixel, title=RECIPES[name].title)
+            save(profile, options.into / name, per_pixel=growing(name, profile, model), title=RECIPES[name].title)
             print(f"{name}: {len(profile.modules)} modules, {len(profile.tensors)} tensors, {profile.numel} parameters")
     return int(different)
 
