@@ -1,0 +1,218 @@
+"""A recipe that has been checked: every value valid, every name found, every combination possible.
+
+`load` is the one way from a file and overrides to a `Recipe`. What it returns is frozen and complete; what it cannot
+accept it refuses with one OrchError that says where, what was found, what is allowed and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orch.cluster import Cluster
+from orch.cluster.spec import ClusterSpec
+from orch.errors import OrchError, Position, did_you_mean
+from orch.recipe.compose import Composed, compose, merge
+from orch.recipe.faults import checked, first
+from orch.recipe.origin import Origin, complete, origin_of
+from orch.recipe.schema import LATER, Data, Measure, Model, RecipeFile, Target, Train
+from orch.recipe.stacks import Stack, build_parts
+from orch.recipe.tree import Node, mapping, quoted
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A checked recipe. `files` are the YAML files it was made from, itself first."""
+
+    spec: RecipeFile
+    cluster: Cluster
+    stacks: Mapping[str, Stack]
+    path: Path
+    files: tuple[Path, ...]
+    tree: Node = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """Name of the experiment."""
+        return self.spec.name
+
+    @property
+    def model(self) -> Model:
+        """What is trained."""
+        return self.spec.model
+
+    @property
+    def data(self) -> Data | None:
+        """What it is trained on; None when the recipe is only for planning."""
+        return self.spec.data
+
+    @property
+    def train(self) -> Train:
+        """How it is trained; a stack's own `train` has the changes of `when` in it."""
+        return self.spec.train
+
+    @property
+    def baseline(self) -> Stack:
+        """The stack that the others are compared with."""
+        return self.stacks[self.spec.baseline]
+
+    @property
+    def measure(self) -> Measure:
+        """How step times are measured."""
+        return self.spec.measure
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Seeds of the trainings whose quality is compared."""
+        return tuple(self.spec.seeds)
+
+    @property
+    def target(self) -> Target | None:
+        """The quality at which a training counts as done."""
+        return self.spec.target
+
+    @property
+    def on(self) -> str | None:
+        """How workers are reached, or None when the recipe does not say."""
+        return self.spec.on
+
+    def batch_per_worker(self, stack: str | None = None) -> int:
+        """Return the samples each worker takes in a step [samples]."""
+        train = self.stacks[stack].train if stack is not None else self.train
+        return train.batch_per_worker or (train.global_batch or 0) // self.cluster.world_size
+
+    def resolved(self) -> dict[str, Any]:
+        """Return the recipe as plain data, names, references and defaults written out; loading it gives it again."""
+        plain: dict[str, Any] = self.tree.plain()
+        return plain
+
+    def origin(self, path: str) -> Origin:
+        """Return the value at a dotted path and where it comes from. Raises OrchError for a path that leads nowhere."""
+        return origin_of(self.tree, path)
+
+
+def load(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Return the checked recipe of a name or a path, with overrides `path=value` applied. Raises OrchError."""
+    return check(compose(recipe, overrides))
+
+
+def check(composed: Composed) -> Recipe:
+    """Return the recipe a composed tree describes. Raises the OrchError of the fault that comes first in the file."""
+    tree = _named(composed)
+    if early := first(_reserved(tree)):
+        raise early
+    spec: RecipeFile = checked(RecipeFile.model_validate, tree, (), RecipeFile)
+    described = _cluster(tree.get("cluster") or tree)
+    name = tree.find(("cluster", "name"))
+    cluster = described.build(name.value if name is not None and isinstance(name.value, str) else "cluster")
+    stacks = _stacks(tree, spec)
+    _check_techniques(tree, stacks)
+    _check_baseline(tree, spec, stacks)
+    _check_batches(tree, stacks, cluster)
+    _check_quality(tree, spec, stacks)
+    return Recipe(spec, cluster, stacks, composed.path, composed.files, complete(tree, spec, described, stacks))
+
+
+def _cluster(node: Node) -> ClusterSpec:
+    described = mapping({key: child for key, child in node.items() if key != "name"}, node.where, node.key_where)
+    spec: ClusterSpec = checked(ClusterSpec.model_validate, described, ("cluster",), ClusterSpec)
+    return spec
+
+
+def _named(composed: Composed) -> Node:
+    """Return the tree with the defaults that depend on the rest of it: the recipe's name and the baseline."""
+    entries = dict(composed.tree.items())
+    if "name" not in entries:
+        entries["name"] = Node(composed.path.stem, Position("default: the file's name"))
+    stacks = entries.get("stacks")
+    if "baseline" not in entries:
+        names = [key for key, _ in stacks.items()] if stacks is not None else []
+        entries["baseline"] = Node(names[0] if names else "", Position("default: the first stack"))
+    return mapping(entries, composed.tree.where)
+
+
+def _reserved(tree: Node) -> list[OrchError]:
+    return [
+        OrchError(f"{key} ({LATER[key]}) cannot be used yet", code="E217", where=node.place, hint="remove it")
+        for key, node in tree.items()
+        if key in LATER
+    ]
+
+
+def _stacks(tree: Node, spec: RecipeFile) -> dict[str, Stack]:
+    node = tree.get("stacks") or tree
+    knobs = tree.get("techniques") or mapping({}, tree.where)
+    trains = _trains(tree, spec)
+    return {
+        name: Stack(name, build_parts(name, members, knobs), trains.get(name, spec.train))
+        for name, members in node.items()
+    }
+
+
+def _trains(tree: Node, spec: RecipeFile) -> dict[str, Train]:
+    """Return the training of every stack that `when` changes."""
+    trains: dict[str, Train] = {}
+    when, train = tree.get("when"), tree.get("train")
+    for name, node in when.items() if when is not None else ():
+        if name not in spec.stacks:
+            hint = did_you_mean(name, spec.stacks) or f"stacks: {', '.join(spec.stacks)}"
+            raise OrchError(f"when names {quoted(name)}, which is no stack", code="E232", where=node.place, hint=hint)
+        change = node.get("train")
+        if train is not None and change is not None:
+            merged = _merged_train(train, change)
+            trains[name] = checked(Train.model_validate, merged, ("when", name, "train"), Train)
+    return trains
+
+
+def _merged_train(train: Node, change: Node) -> Node:
+    # Giving one form of the batch replaces the other: the two are one setting.
+    both = {"batch_per_worker", "global_batch"}
+    if isinstance(train.value, Mapping) and both & {key for key, _ in change.items()}:
+        train = mapping({key: node for key, node in train.items() if key not in both}, train.where, train.key_where)
+    return merge(train, change, ("train",))
+
+
+def _check_techniques(tree: Node, stacks: Mapping[str, Stack]) -> None:
+    """Refuse knobs of a technique that no stack uses: they would be ignored."""
+    used = {name for stack in stacks.values() for name in stack.techniques}
+    techniques = tree.get("techniques")
+    for name, node in techniques.items() if techniques is not None else ():
+        if name not in used:
+            hint = did_you_mean(name, used) or "remove them, or name it in a stack"
+            raise OrchError(
+                f"knobs for technique {quoted(name)}, which no stack uses", code="E224", where=node.place, hint=hint
+            )
+
+
+def _check_baseline(tree: Node, spec: RecipeFile, stacks: Mapping[str, Stack]) -> None:
+    if spec.baseline not in stacks:
+        node = tree.get("baseline") or tree
+        hint = did_you_mean(spec.baseline, stacks) or f"stacks: {', '.join(stacks)}"
+        raise OrchError(
+            f"baseline {quoted(spec.baseline)} is no stack of this recipe", code="E233", where=node.where, hint=hint
+        )
+
+
+def _check_batches(tree: Node, stacks: Mapping[str, Stack], cluster: Cluster) -> None:
+    for stack in stacks.values():
+        batch, workers = stack.train.global_batch, cluster.world_size
+        if batch is not None and batch % workers:
+            node = (
+                tree.find(("when", stack.name, "train", "global_batch")) or tree.find(("train", "global_batch")) or tree
+            )
+            near = max(round(batch / workers), 1) * workers
+            message = f"train.global_batch {batch} cannot be divided among {workers} workers"
+            raise OrchError(message, code="E229", where=node.where, hint=f"the nearest that can is {near}")
+
+
+def _check_quality(tree: Node, spec: RecipeFile, stacks: Mapping[str, Stack]) -> None:
+    node = tree.get("seeds") or tree
+    if len(set(spec.seeds)) != len(spec.seeds):
+        raise OrchError("seeds holds a seed twice", code="E230", where=node.where, hint="every seed counts once")
+    lossy = [name for name, stack in stacks.items() if not stack.lossless]
+    if lossy and len(spec.seeds) > 1 and spec.target is None:
+        message = f"several seeds compare quality, and the stack {quoted(lossy[0])} is lossy, but there is no target"
+        hint = "add target: {metric: val_loss, reach: VALUE}"
+        raise OrchError(message, code="E230", where=node.place, hint=hint)

@@ -1,0 +1,255 @@
+"""From a file and overrides to one tree: `extends`, overrides, named clusters, references.
+
+Mappings merge; lists and scalars replace; `key: null` in a child removes what its parent said. Sections that name one
+of several things (the optimizer) are replaced when the child names another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orch import registry
+from orch.errors import OrchError, Position
+from orch.recipe.overrides import NAMED, apply_overrides, parse_override
+from orch.recipe.references import first_missing, resolve
+from orch.recipe.source import display, read_file
+from orch.recipe.tree import Node, dotted, kind, mapping, quoted
+
+ONE_OF = {("train", "optimizer")}
+_LONGEST_LINEAGE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """One recipe, composed: its tree, its file, and the files it was made from (itself first, then its parents)."""
+
+    tree: Node
+    path: Path
+    files: tuple[Path, ...]
+
+
+def compose(recipe: str | Path, overrides: Sequence[str] = ()) -> Composed:
+    """Return the composed tree of a recipe given by name or path. Raises OrchError at the place of the first fault."""
+    path = locate(recipe)
+    parsed = [parse_override(text, number) for number, text in enumerate(overrides, start=1)]
+    tree, files = _lineage(path)
+    tree = normalise(apply_overrides(normalise(tree), parsed))
+    tree = _with_cluster(tree, [file.parent for file in files])
+    tree = resolve(tree)
+    if missing := first_missing(tree):
+        raise missing
+    return Composed(tree, path, files)
+
+
+def locate(recipe: str | Path, beside: Sequence[Path] = (), where: Position | None = None) -> Path:
+    """Return the file of a recipe: a path if it looks like one (a suffix or a slash), otherwise a name to find."""
+    text = str(recipe)
+    if not text.strip() or "\0" in text:
+        raise OrchError(
+            "a recipe has no name here", code="E150", where=where, hint="give a name or the path of a YAML file"
+        )
+    if isinstance(recipe, Path) or text.endswith(registry.SUFFIXES) or "/" in text or Path(text).is_dir():
+        given = Path(text).expanduser()
+        return given if given.is_absolute() or not beside else beside[0] / given
+    return registry.find_file("recipes", text, beside, where)
+
+
+def _lineage(path: Path) -> tuple[Node, tuple[Path, ...]]:
+    """Return the tree of `path` over those of its ancestors, and all their files."""
+    trees: list[Node] = []
+    files: list[Path] = []
+    seen: list[Path] = []
+    where: Position | None = None
+    while True:
+        real = path.resolve()
+        if real in seen:
+            circle = " extends ".join(display(file) for file in [*files[seen.index(real) :], path])
+            raise OrchError(f"extends leads in a circle: {circle}", code="E140", where=where, hint="remove one of them")
+        if len(seen) >= _LONGEST_LINEAGE:
+            raise OrchError(f"more than {_LONGEST_LINEAGE} recipes extend one another", code="E140", where=where)
+        tree = _read_parent(path, where) if where is not None else read_file(path)
+        trees.append(tree)
+        files.append(path)
+        seen.append(real)
+        parent = tree.get("extends")
+        if parent is None:
+            break
+        if not isinstance(parent.value, str) or not parent.value.strip():
+            raise OrchError(
+                f"extends is {kind(parent)}",
+                code="E141",
+                where=parent.where,
+                hint="name exactly one parent: extends: base.yaml",
+            )
+        where = parent.where
+        path = locate(parent.value, [path.parent], where)
+    tree = trees.pop()
+    while trees:
+        # A recipe's name is its own: a child that took its parent's would mix its runs with the parent's.
+        inherited = {key: node for key, node in tree.items() if key != "name"}
+        tree = merge(normalise(mapping(inherited, tree.where)), normalise(trees.pop()))
+    return mapping({key: node for key, node in tree.items() if key != "extends"}, tree.where), tuple(files)
+
+
+def _read_parent(path: Path, where: Position) -> Node:
+    try:
+        return read_file(path)
+    except OrchError as error:
+        if error.code in ("E100", "E101"):
+            found = (
+                f"extends {quoted(str(path))}, which {error.message}"
+                if error.code == "E101"
+                else f"extends {quoted(str(path))}, but there is no such file"
+            )
+            raise OrchError(found, code=error.code, where=where, hint=error.hint) from None
+        raise
+
+
+def merge(parent: Node, child: Node, path: tuple[str, ...] = ()) -> Node:
+    """Return `child` over `parent`: mappings merge, anything else replaces, null removes."""
+    if not isinstance(parent.value, Mapping) or not isinstance(child.value, Mapping):
+        return replace(child, over=parent)
+    if path in ONE_OF and not set(child.value) <= set(parent.value):
+        return replace(child, over=parent)
+    entries = dict(parent.value)
+    for key, node in child.value.items():
+        old = entries.get(key)
+        if old is None:
+            entries[key] = node
+        elif node.value is None:
+            del entries[key]
+        else:
+            entries[key] = merge(old, node, (*path, key))
+    return mapping(entries, child.where, child.key_where, over=child.over)
+
+
+def normalise(tree: Node) -> Node:
+    """Return `tree` with every short form written out: bare names of sections, an optimizer's name, lists of stacks."""
+    if not isinstance(tree.value, Mapping):
+        return tree
+    entries = dict(tree.value)
+    for key in NAMED:
+        if key in entries and isinstance(entries[key].value, str):
+            entries[key] = _entry("use", entries[key])
+    train = entries.get("train")
+    if train is not None and isinstance(train.value, Mapping) and (optimizer := train.value.get("optimizer")):
+        if isinstance(optimizer.value, str):
+            optimizer = _entry(optimizer.value, replace(optimizer, value={}, text=None), optimizer)
+        entries["train"] = mapping(
+            {**train.value, "optimizer": _filled(optimizer)}, train.where, train.key_where, train.over
+        )
+    if "techniques" in entries:
+        entries["techniques"] = _filled(entries["techniques"])
+    if "stacks" in entries:
+        entries["stacks"] = _stacks(entries["stacks"])
+    return mapping(entries, tree.where, tree.key_where, over=tree.over)
+
+
+def _entry(key: str, node: Node, outer: Node | None = None) -> Node:
+    outer = outer or node
+    return mapping({key: replace(node, key_where=node.where)}, outer.where, outer.key_where, over=outer.over)
+
+
+def _filled(node: Node) -> Node:
+    """Return a mapping with its empty entries as empty mappings: `{acp-sgd: }` names a technique without knobs."""
+    if not isinstance(node.value, Mapping):
+        return node
+    entries = {key: replace(child, value={}) if child.value is None else child for key, child in node.value.items()}
+    return mapping(entries, node.where, node.key_where, over=node.over)
+
+
+def _stacks(node: Node) -> Node:
+    """Return stacks as {stack: {technique: {knob: value}}}; a list of techniques makes one stack of each."""
+    if isinstance(node.value, tuple):
+        named = {}
+        for member in node.value:
+            stack = _members(member)
+            if not isinstance(stack.value, Mapping):
+                return node
+            name = "+".join(stack.value)
+            if name in named:
+                raise OrchError(
+                    f"the stack {quoted(name)} stands here twice", code="E228", where=member.where, hint="remove one"
+                )
+            named[name] = replace(stack, key_where=stack.where)
+        return mapping(named, node.where, node.key_where, over=node.over)
+    if not isinstance(node.value, Mapping):
+        return node
+    entries = {key: _members(child) for key, child in node.value.items()}
+    return mapping(entries, node.where, node.key_where, over=node.over)
+
+
+def _members(stack: Node) -> Node:
+    """Return one stack as {technique: {knob: value}}; the schema refuses what is no set of names."""
+    if isinstance(stack.value, str):
+        return _entry(stack.value, replace(stack, value={}, text=None), stack)
+    if isinstance(stack.value, Mapping):
+        return _filled(stack)
+    if not isinstance(stack.value, tuple):
+        return stack
+    members: dict[str, Node] = {}
+    for item in stack.value:
+        single = _members(item) if isinstance(item.value, (str, Mapping)) else item
+        if not isinstance(single.value, Mapping):
+            raise OrchError(
+                f"a stack holds names of techniques, not {kind(item)}",
+                code="E228",
+                where=item.where,
+                hint="write [NAME, {NAME: {knob: value}}]",
+            )
+        for name, knobs in single.value.items():
+            if name in members:
+                raise OrchError(
+                    f"technique {quoted(name)} stands in this stack twice",
+                    code="E228",
+                    where=knobs.place,
+                    hint="remove one",
+                )
+            members[name] = knobs
+    return mapping(members, stack.where, stack.key_where, over=stack.over)
+
+
+def _with_cluster(tree: Node, folders: Sequence[Path]) -> Node:
+    """Return `tree` with `cluster: {use: NAME, changes}` replaced by the cluster file and the changes over it."""
+    cluster = tree.get("cluster")
+    name = cluster.get("use") if cluster is not None else None
+    if cluster is None or name is None:
+        return tree
+    if not isinstance(name.value, str) or not name.value or "${" in name.value:
+        raise OrchError(
+            f"cluster.use is {kind(name)}",
+            code="E214",
+            where=name.where,
+            hint="it is the name of a cluster: orch list clusters",
+        )
+    if name.value == "???":
+        return tree
+    path = _cluster_file(name, name.value, folders)
+    described = resolve(read_file(path))
+    changes = {key: node for key, node in cluster.items() if key != "use"}
+    merged = merge(described, mapping(changes, name.where, cluster.key_where))
+    named = {"name": replace(name, key_where=name.where), **dict(merged.items())}
+    merged = mapping(named, merged.where, cluster.key_where, over=cluster.over)
+    return mapping({**dict(tree.items()), "cluster": merged}, tree.where)
+
+
+def _cluster_file(name: Node, text: str, folders: Sequence[Path]) -> Path:
+    if text.endswith(registry.SUFFIXES) or "/" in text:
+        given = Path(text).expanduser()
+        path = given if given.is_absolute() else folders[0] / given
+        if not path.is_file():
+            raise OrchError(
+                f"there is no cluster file {quoted(text)}",
+                code="E100",
+                where=name.where,
+                hint="paths count from the recipe's folder",
+            )
+        return path
+    return registry.find_file("clusters", text, folders, name.where)
+
+
+def unexpected(path: tuple[str, ...], node: Node, wanted: str) -> OrchError:
+    """Return the error of a value that is of the wrong kind."""
+    return OrchError(f"{dotted(path)} is {kind(node)}; it must be {wanted}", code="E212", where=node.where)

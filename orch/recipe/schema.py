@@ -1,0 +1,237 @@
+"""Every field of a recipe: type, default and one line of meaning, once. Pages and the JSON schema derive from here.
+
+Short forms (a bare name, a list of techniques) are written out before this schema sees them, so it has no unions and
+every fault has one place.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+Dtype = Literal["fp32", "bf16", "fp16"]
+Metric = Literal["loss", "accuracy", "val_loss", "val_accuracy"]
+
+LATER = {
+    "grid": "a full factorial of cells",
+    "scaling": "a series over worker counts",
+    "sweep": "a search over settings",
+    "faults": "failures to inject",
+    "uncertain": "inputs that are only known as ranges",
+    "tune": "an equal tuning budget for every stack",
+}
+"""Sections that a recipe may not use yet, and what they will hold: refused by name, never ignored."""
+
+
+class Section(BaseModel):
+    """Base of every part of a recipe: frozen, no unknown keys, no silent conversion, finite numbers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def _name(value: str) -> str:
+    if not value.strip() or not value.isprintable() or len(value) > 100 or value[0] in ".-" or set(value) & set("/\\"):
+        raise ValueError(
+            "must be printable text of at most 100 characters, without a slash and not beginning with . or -"
+        )
+    return value
+
+
+def _import_path(value: str) -> str:
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", value):
+        raise ValueError("must be package.module:function")
+    return value
+
+
+def _reach(value: str) -> str:
+    if not re.fullmatch(r"local|emulate|torchrun|slurm|ray://[^\s/]+|[^\s/:]+:\d{1,5}", value):
+        raise ValueError("must be local, emulate, torchrun, slurm, ray://HOST:PORT or HOST:PORT")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+ImportPath = Annotated[str, AfterValidator(_import_path)]
+Reach = Annotated[str, AfterValidator(_reach)]
+Count = Annotated[int, Field(ge=1)]
+Momentum = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Model(Section):
+    """What is trained: a known model, your own function, or a profile. Other keys are the model's arguments."""
+
+    model_config = ConfigDict(extra="allow")
+
+    use: Name | None = Field(default=None, description="a model by name (orch list models)")
+    python: ImportPath | None = Field(
+        default=None, description="your own: package.module:function returning a torch module"
+    )
+    profile: str | None = Field(
+        default=None, description="a profile file, for planning without the model; relative to its recipe"
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Model:
+        if sum(choice is not None for choice in (self.use, self.python, self.profile)) != 1:
+            raise ValueError("must hold exactly one of use, python, profile")
+        return self
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The keys beside `use`, `python` and `profile`, for the model's builder."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+class Data(Section):
+    """What it is trained on. Other keys are the data set's arguments."""
+
+    model_config = ConfigDict(extra="allow")
+
+    use: Name = Field(description="a data set by name (orch list data)")
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The keys beside `use`, for the data set's loader."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+class Sgd(Section):
+    """Stochastic gradient descent."""
+
+    lr: float = Field(gt=0, description="learning rate")
+    momentum: Momentum = Field(default=0.0, description="share of the last update that is kept")
+    dampening: Momentum = Field(default=0.0, description="share of the new gradient that momentum leaves out")
+    weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty")
+    nesterov: bool = Field(default=False, description="look ahead along the momentum")
+
+    @model_validator(mode="after")
+    def _nesterov(self) -> Sgd:
+        if self.nesterov and (self.momentum == 0 or self.dampening != 0):
+            raise ValueError("nesterov needs a momentum above 0 and no dampening")
+        return self
+
+
+class Adam(Section):
+    """Adam."""
+
+    lr: float = Field(gt=0, description="learning rate")
+    betas: Annotated[list[Momentum], Field(min_length=2, max_length=2)] = Field(
+        default=[0.9, 0.999], description="decay of the two moments"
+    )
+    eps: float = Field(default=1e-8, gt=0, description="added to the denominator")
+    weight_decay: float = Field(default=0.0, ge=0, description="L2 penalty")
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay."""
+
+    weight_decay: float = Field(default=0.01, ge=0, description="decay of the weights, apart from the gradient")
+
+
+class Optimizer(Section):
+    """Exactly one optimizer with its settings: {sgd: {lr: 0.1}}."""
+
+    sgd: Sgd | None = Field(default=None, description="stochastic gradient descent")
+    adam: Adam | None = Field(default=None, description="Adam")
+    adamw: AdamW | None = Field(default=None, description="Adam with decoupled weight decay")
+
+    @model_validator(mode="after")
+    def _one(self) -> Optimizer:
+        if len(self.model_fields_set) != 1:
+            raise ValueError("must hold exactly one of sgd, adam, adamw")
+        return self
+
+    @property
+    def name(self) -> str:
+        """Name of the optimizer."""
+        return next(iter(self.model_fields_set))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its settings by name, as torch takes them."""
+        chosen: Section = getattr(self, self.name)
+        return chosen.model_dump()
+
+
+class Train(Section):
+    """How it is trained, the same for every stack."""
+
+    precision: Dtype = Field(default="fp32", description="number format of the computation")
+    gradient_dtype: Dtype = Field(default="fp32", description="number format of gradients on the wire")
+    batch_per_worker: Count | None = Field(
+        default=None, description="samples each worker takes in a step; or give global_batch"
+    )
+    global_batch: Count | None = Field(
+        default=None, description="samples all workers take together in a step; the world size divides it"
+    )
+    optimizer: Optimizer = Field(description="one optimizer with its settings: sgd, adam or adamw")
+    steps: Count | None = Field(
+        default=None, description="updates of a whole training; default: as many as `measure` takes"
+    )
+
+    @model_validator(mode="after")
+    def _one_batch(self) -> Train:
+        if (self.batch_per_worker is None) == (self.global_batch is None):
+            raise ValueError("must hold exactly one of batch_per_worker, global_batch")
+        return self
+
+
+class Measure(Section):
+    """How step times are measured: every stack in shuffled blocks of steps."""
+
+    blocks: Count = Field(default=8, description="blocks per stack; the intervals come from their differences")
+    steps: Count = Field(default=20, description="timed steps in a block")
+    warmup: int = Field(default=10, ge=0, description="steps before a stack's first block, not timed")
+
+
+class Target(Section):
+    """The quality at which a training counts as done."""
+
+    metric: Metric = Field(description="what is watched: a loss is to fall to `reach`, an accuracy to rise to it")
+    reach: float = Field(description="the value to reach")
+
+
+class When(Section):
+    """Settings that hold for one stack only, over those of `train`."""
+
+    train: dict[str, Any] = Field(description="keys of train, for this stack only")
+
+
+Stacks = dict[Name, dict[str, dict[str, Any]]]
+
+
+class RecipeFile(Section):
+    """A recipe: model, cluster and the stacks of techniques to compare."""
+
+    orch: Literal[1] = Field(description="version of this format")
+    name: Name = Field(description="name of the experiment; default: the file's name")
+    extends: str | None = Field(
+        default=None, description="exactly one parent recipe: mappings merge, lists and scalars replace"
+    )
+    model: Model = Field(
+        description="what is trained: NAME | {use: NAME, changes} | {python: pkg.mod:fn} | {profile: FILE}"
+    )
+    data: Data | None = Field(
+        default=None, description="what it is trained on: NAME | {use: NAME, changes}; a plan needs none"
+    )
+    train: Train = Field(description="how it is trained")
+    cluster: dict[str, Any] = Field(
+        description="what the cluster is: NAME | {use: NAME, changes} | a whole description"
+    )
+    techniques: dict[str, dict[str, Any]] = Field(
+        default={}, description="knobs of techniques, for every stack that uses them"
+    )
+    stacks: Annotated[Stacks, Field(min_length=1)] = Field(
+        description="what is compared: {NAME: [techniques]} or {NAME: {technique: {knob: value}}}"
+    )
+    baseline: str = Field(description="the stack that the others are compared with; default: the first")
+    measure: Measure = Field(default=Measure(), description="how step times are measured")
+    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(min_length=1)] = Field(
+        default=[0], description="seeds of the trainings whose quality is compared"
+    )
+    target: Target | None = Field(default=None, description="the quality at which a training counts as done")
+    on: Reach | None = Field(
+        default=None, description="how workers are reached: local, torchrun, ray://HOST:PORT, HOST:PORT"
+    )
+    when: dict[str, When] = Field(default={}, description="settings for some stacks: {STACK: {train: {...}}}")

@@ -1,0 +1,283 @@
+"""Find what a recipe names: techniques, recipes, clusters. No list to edit, and nothing is imported to be found.
+
+Files are looked for beside the recipe, in the project, in the user's configuration (`~/.config/orch`), then among the
+shipped ones; the first place that has the name wins, and two files of one name in one place are an error. A technique
+is a module `techniques/<family>/<name with underscores>.py`, an entry point of the group `orch.techniques`, or a module
+the project file lists; only `technique(name)` imports it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from orch.errors import OrchError, Position, did_you_mean
+from orch.technique import Technique
+
+PACKAGE = Path(__file__).resolve().parent
+SUFFIXES = (".yaml", ".yml")
+PROJECT_FILES = ("orch.toml", "pyproject.toml")
+ENTRY_POINTS = "orch.techniques"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a technique stands: the module to import, the file or package that declares it, and its family."""
+
+    name: str
+    module: str
+    declared_in: str
+    family: str
+    root: str | None = None  # a folder that must be importable first
+    attribute: str = "technique"
+
+
+# ---- the project
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """The project a command runs in: its root, and the technique modules its `orch.toml` (or `[tool.orch]`) lists."""
+
+    root: Path
+    file: Path | None
+    techniques: tuple[str, ...] = ()
+
+
+def project(start: Path | None = None) -> Project:
+    """Return the nearest project at or above `start` (default: the working directory); without one, `start` itself."""
+    here = (start or Path.cwd()).absolute()
+    for folder in (here, *here.parents):
+        for name in PROJECT_FILES:
+            table = _project_table(folder / name)
+            if table is not None:
+                return Project(folder, folder / name, _listed(table, folder / name))
+    return Project(here, None)
+
+
+@lru_cache(maxsize=64)
+def _project_table(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if path.name == "pyproject.toml" and "[tool.orch]" not in text:
+        return None
+    import tomllib
+
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise OrchError(f"not valid TOML: {error}", code="E152", where=Position(str(path))) from None
+    table = data if path.name == "orch.toml" else data["tool"]["orch"]
+    return table if isinstance(table, dict) else {}
+
+
+def _listed(table: dict[str, Any], path: Path) -> tuple[str, ...]:
+    if unknown := sorted(set(table) - {"techniques"}):
+        hint = did_you_mean(unknown[0], ["techniques"]) or "the only key is techniques: a list of modules"
+        raise OrchError(f"unknown key '{unknown[0]}'", code="E152", where=Position(str(path)), hint=hint)
+    modules = table.get("techniques", [])
+    if not isinstance(modules, list) or not all(
+        isinstance(m, str) and m.replace(".", "").isidentifier() for m in modules
+    ):
+        hint = 'write techniques = ["package.module"]'
+        raise OrchError("techniques is not a list of module names", code="E152", where=Position(str(path)), hint=hint)
+    return tuple(modules)
+
+
+# ---- recipes and clusters
+
+
+def find_file(kind: str, name: str, beside: Sequence[Path] = (), where: Position | None = None) -> Path:
+    """Return the file of the recipe or cluster `name`; `kind` is the folder's name, "recipes" or "clusters".
+
+    `beside` are the folders of the recipes that name it. Raises OrchError at `where` if it is nowhere, or twice in one
+    place.
+    """
+    for level in _levels(kind, beside):
+        found = [
+            folder / f"{name}{suffix}"
+            for folder in level
+            for suffix in SUFFIXES
+            if (folder / f"{name}{suffix}").is_file()
+        ]
+        if len(found) > 1:
+            both = " and ".join(str(path) for path in found)
+            raise OrchError(
+                f"'{name}' is the name of two files: {both}",
+                code="E151",
+                where=where,
+                hint="rename one, or give the path",
+            )
+        if found:
+            return found[0]
+    singular = kind.removesuffix("s")
+    hint = did_you_mean(name, files(kind, beside)) or f"all: orch list {kind}"
+    raise OrchError(f"there is no {singular} named '{name}'", code="E150", where=where, hint=hint)
+
+
+def files(kind: str, beside: Sequence[Path] = ()) -> dict[str, Path]:
+    """Return every recipe or cluster that a name can reach; nearer places hide farther ones."""
+    found: dict[str, Path] = {}
+    for level in _levels(kind, beside):
+        here: dict[str, Path] = {}
+        for folder in level:
+            here |= {path.stem: path for path in _entries(folder) if path.suffix in SUFFIXES and path.is_file()}
+        found = here | found
+    return dict(sorted(found.items()))
+
+
+def _levels(kind: str, beside: Sequence[Path]) -> list[list[Path]]:
+    """Return the places of the search order; each is a list of folders that count as one place."""
+    levels = [[folder / kind, folder] for folder in beside]
+    if kind == "recipes":
+        levels = [[folder] for folder in beside]
+    levels += [[project().root / kind], [Path.home() / ".config" / "orch" / kind], [shipped(kind)]]
+    return [_distinct(level) for level in levels]
+
+
+def _distinct(folders: Iterable[Path]) -> list[Path]:
+    return list({folder.absolute(): folder for folder in folders})
+
+
+def shipped(kind: str) -> Path:
+    """Return the folder of shipped recipes or clusters: inside the package in a wheel, at the top of a clone."""
+    inside = PACKAGE / "shipped" / kind
+    return inside if inside.is_dir() else PACKAGE.parent / kind
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+# ---- techniques
+
+
+def techniques() -> dict[str, Place]:
+    """Return every known technique by name, sorted; nothing is imported."""
+    return {place.name: place for place in sorted(_places(), key=lambda place: place.name, reverse=True)}
+
+
+def technique(name: str, where: Position | None = None) -> Technique:
+    """Import and return the technique `name`. Raises OrchError at `where` if it is unknown, found twice, or broken."""
+    places = {(place.module, place.attribute): place for place in _places() if place.name == name}
+    if not places:
+        known = techniques()
+        hint = did_you_mean(name, known)
+        raise OrchError(
+            f"technique '{name}' is not known",
+            code="E220",
+            where=where,
+            hint=f"{hint} (all: orch list techniques)".strip(),
+        )
+    if len(places) > 1:
+        both = " and ".join(place.declared_in for place in places.values())
+        raise OrchError(
+            f"two techniques are named '{name}': {both}", code="E222", where=where, hint="rename or remove one"
+        )
+    return _load(next(iter(places.values())), where)
+
+
+def _load(place: Place, where: Position | None) -> Technique:
+    if place.root is not None and place.root not in sys.path:
+        sys.path.append(place.root)
+    try:
+        module = importlib.import_module(place.module)
+    except Exception as error:  # code of a stranger may raise anything on import
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise OrchError(
+            f"technique '{place.name}' cannot be imported from {place.declared_in}: {reason}", code="E221", where=where
+        ) from error
+    value = getattr(module, place.attribute, None)
+    if not isinstance(value, Technique):
+        hint = f"end the module with {place.attribute} = Technique(...)"
+        raise OrchError(
+            f"{place.declared_in} has no value '{place.attribute}' that is a Technique",
+            code="E221",
+            where=where,
+            hint=hint,
+        )
+    if value.name != place.name:
+        message = f"{place.declared_in} is found as '{place.name}', but its technique is named '{value.name}'"
+        raise OrchError(
+            message, code="E221", where=where, hint="name the module, or the entry point, like the technique"
+        )
+    return value
+
+
+def _places() -> Iterator[Place]:
+    yield from _built_in()
+    yield from _entry_points()
+    here = project()
+    for module in here.techniques:
+        yield from _listed_module(module, here)
+
+
+def _built_in() -> Iterator[Place]:
+    root = PACKAGE.parent / "techniques"
+    for family in _entries(root):
+        if family.is_dir() and not family.name.startswith(("_", ".")):
+            for path in _technique_files(family):
+                yield Place(
+                    _name(path),
+                    f"techniques.{family.name}.{path.stem}",
+                    f"techniques/{family.name}/{path.name}",
+                    family.name,
+                )
+
+
+def _technique_files(folder: Path) -> list[Path]:
+    return [
+        p
+        for p in _entries(folder)
+        if p.suffix == ".py" and not p.name.startswith("_") and not p.stem.endswith("_kernels")
+    ]
+
+
+def _name(path: Path) -> str:
+    return path.stem.replace("_", "-")
+
+
+def _entry_points() -> Iterator[Place]:
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group=ENTRY_POINTS):
+        package = point.dist.name if point.dist is not None else point.module
+        yield Place(
+            point.name,
+            point.module,
+            f"the package {package} ({point.value})",
+            package,
+            attribute=point.attr or "technique",
+        )
+
+
+def _listed_module(module: str, here: Project) -> Iterator[Place]:
+    """Yield the techniques of a listed module or package, found below the project's root or on Python's path."""
+    parts = module.split(".")
+    for root in [str(here.root), str(here.root / "src"), *sys.path]:
+        base = Path(root or ".").joinpath(*parts)
+        importable = root if root in (str(here.root), str(here.root / "src")) else None
+        if base.with_suffix(".py").is_file():
+            yield Place(_name(base), module, str(base.with_suffix(".py")), parts[0], importable)
+            return
+        if base.is_dir():
+            for path in _technique_files(base):
+                yield Place(_name(path), f"{module}.{path.stem}", str(path), parts[-1], importable)
+            return
+    where = Position(str(here.file))
+    raise OrchError(
+        f"the listed module '{module}' is not found",
+        code="E152",
+        where=where,
+        hint=f"looked below {here.root} and on Python's path",
+    )
