@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orch.errors import OrchError
-from orch.plan.buffers import ITEM_SIZE
+from orch.plan.buffers import ITEM_SIZE, Buffer
 from orch.plan.operations import Aggregate, AllReduce, Backward, Collective, ReduceScatter, Update
 from orch.plan.plan import Plan, Step, Task
 
@@ -30,7 +30,19 @@ def check(plan: Plan, *, finished: bool = False) -> Plan:
         for task in step:
             if isinstance(task.op, Collective):
                 _check_collective(task, finished)
+    _check_layouts(plan)
     return plan
+
+
+def _check_layouts(plan: Plan) -> None:
+    """The runtime makes one buffer a name, and a record is read by names: two layouts must not share one."""
+    layouts: dict[str, Buffer] = {}
+    for step in plan.steps:
+        for task in step:
+            if isinstance(task.op, Collective):
+                buffer = task.op.buffer
+                if layouts.setdefault(buffer.name, buffer) != buffer:
+                    raise PlanError(f"task {task.name!r}: buffer {buffer.name!r} has two layouts")
 
 
 def _check_order(plan: Plan, step: Step, previous: Step) -> None:

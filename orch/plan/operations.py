@@ -56,6 +56,8 @@ class Operation:
     kind: ClassVar[str] = "operation"
     # Runs on the device, so a slow rank stretches it; collectives are stretched by waiting instead.
     on_device: ClassVar[bool] = True
+    # After it has run, `subtract_sent` can tell which part of the local gradient was sent: feedback stands behind it.
+    knows_sent: ClassVar[bool] = False
 
     def cost_s(self, cluster: Cluster, span: Span) -> float:
         """Return seconds on `cluster` when the task's group covers `span`; floats, or arrays when the cluster holds
@@ -66,6 +68,12 @@ class Operation:
     def run(self, executor: Executor) -> None:
         """Do it, on this rank."""
         raise TypeError(f"{type(self).__name__} does not say how it runs")
+
+    def subtract_sent(self, executor: Executor, accumulated: Any) -> None:
+        """Subtract from `accumulated` (the gradient that was encoded, in the parameter's shape, writable in place) what
+        of it reaches the optimiser; what is left is the error that feedback may keep.
+        """
+        raise TypeError(f"{type(self).__name__} does not say what was sent")
 
     @property
     def nbytes(self) -> int:
@@ -101,7 +109,8 @@ class Compute(Operation):
     def cost_s(self, cluster: Cluster, span: Span) -> float:
         if self.seconds is not None:
             return self.seconds
-        return cluster.device.compute_s(self.flops, self.moved_bytes, self.dtype)
+        seconds: float = cluster.device.compute_s(self.flops, self.moved_bytes, self.dtype)
+        return seconds
 
     def run(self, executor: Executor) -> None:
         """Nothing: the model's own forward and backward do it, and the runtime's hooks stamp it."""
@@ -139,7 +148,8 @@ class Update(Operation):
     def cost_s(self, cluster: Cluster, span: Span) -> float:
         if self.seconds is not None:
             return self.seconds
-        return cluster.device.compute_s(0.0, 4.0 * self.passes * self.numel, "fp32")
+        seconds: float = cluster.device.compute_s(0.0, 4.0 * self.passes * self.numel, "fp32")
+        return seconds
 
     def run(self, executor: Executor) -> None:
         executor.update(self.parameters)
@@ -152,6 +162,32 @@ class Update(Operation):
         """Return the share of this update that concerns `parameters`."""
         seconds = None if self.seconds is None else self.seconds * numel / max(1, self.numel)
         return replace(self, parameters=parameters, numel=numel, seconds=seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Encode(Operation):
+    """Base of what turns the local gradient of one tensor into a payload. Feedback compensates the gradient before the
+    first one of a tensor.
+    """
+
+    kind: ClassVar[str] = "encode"
+    tensor: str
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        return (self.tensor,)
+
+
+@dataclass(frozen=True, slots=True)
+class Decode(Operation):
+    """Base of what turns the aggregated payload of one tensor into the gradient that the update uses."""
+
+    kind: ClassVar[str] = "decode"
+    tensor: str
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        return (self.tensor,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +229,8 @@ class AllReduce(Collective):
     kind: ClassVar[str] = "all_reduce"
 
     def seconds_for(self, nbytes: float, cluster: Cluster, span: Span) -> float:
-        return cluster.all_reduce_s(nbytes, span)
+        seconds: float = cluster.all_reduce_s(nbytes, span)
+        return seconds
 
     def wire_bytes(self, span: Span) -> float:
         return 2.0 * (span.size - 1) / span.size * self.nbytes
@@ -206,7 +243,8 @@ class ReduceScatter(Collective):
     kind: ClassVar[str] = "reduce_scatter"
 
     def seconds_for(self, nbytes: float, cluster: Cluster, span: Span) -> float:
-        return cluster.reduce_scatter_s(nbytes, span)
+        seconds: float = cluster.reduce_scatter_s(nbytes, span)
+        return seconds
 
     def wire_bytes(self, span: Span) -> float:
         return (span.size - 1) / span.size * self.nbytes
@@ -219,7 +257,8 @@ class AllGatherShards(Collective):
     kind: ClassVar[str] = "all_gather"
 
     def seconds_for(self, nbytes: float, cluster: Cluster, span: Span) -> float:
-        return cluster.all_gather_s(nbytes, span)
+        seconds: float = cluster.all_gather_s(nbytes, span)
+        return seconds
 
     def wire_bytes(self, span: Span) -> float:
         return (span.size - 1) / span.size * self.nbytes
@@ -232,7 +271,8 @@ class AllGather(Collective):
     kind: ClassVar[str] = "all_gather"
 
     def seconds_for(self, nbytes: float, cluster: Cluster, span: Span) -> float:
-        return cluster.all_gather_s(nbytes * span.size, span)
+        seconds: float = cluster.all_gather_s(nbytes * span.size, span)
+        return seconds
 
     def wire_bytes(self, span: Span) -> float:
         return float((span.size - 1) * self.nbytes)
@@ -240,6 +280,11 @@ class AllGather(Collective):
 
 @dataclass(frozen=True, slots=True)
 class Aggregate(Collective):
-    """Payloads that some exchange must still aggregate. A compressor leaves it; no finished plan holds one."""
+    """Payloads that some exchange must still aggregate. A compressor leaves it; no finished plan holds one.
+
+    `decode` turns the payloads of all ranks, gathered, into the gradient; an exchange that does more than gather
+    understands the segments themselves.
+    """
 
     kind: ClassVar[str] = "aggregate"
+    decode: Operation

@@ -56,23 +56,41 @@ class Step:
         """Return the tasks whose operation is a `kind`, in order."""
         return tuple(task for task in self.tasks if isinstance(task.op, kind))
 
+    def depths(self) -> tuple[int, ...]:
+        """Return, for each task, how many collectives its longest chain of predecessors holds."""
+        after_it: dict[str, int] = {}
+        result: list[int] = []
+        for task in self.tasks:
+            depth = max((after_it.get(name, 0) for name in task.after), default=0)
+            result.append(depth)
+            if depth or isinstance(task.op, Collective):
+                after_it[task.name] = depth + isinstance(task.op, Collective)
+        return tuple(result)
+
     def waves(self) -> tuple[tuple[Task, ...], ...]:
         """Return the collectives in launch order, cut where one depends on an earlier one of the same wave.
 
         Only tasks of one wave and of one kind, role and group may be fused: fusing across would make a task its own
         predecessor.
         """
-        first_wave: dict[str, int] = {}
         waves: list[list[Task]] = []
-        for task in self.tasks:
-            depth = max((first_wave[name] for name in task.after if name in first_wave), default=0)
+        for task, depth in zip(self.tasks, self.depths(), strict=True):
             if isinstance(task.op, Collective) and not isinstance(task.op, Aggregate):
                 while len(waves) <= depth:
                     waves.append([])
                 waves[depth].append(task)
-                depth += 1
-            first_wave[task.name] = depth
         return tuple(tuple(wave) for wave in waves)
+
+    def by_wave(self) -> Step:
+        """Return the step with tasks ordered by depth, else as they stood.
+
+        What needs nothing from the network stands first, so the compute stream never waits for a collective while it
+        could go on with backward; and what follows the first wave of collectives stands before what follows the second.
+        """
+        depths = self.depths()
+        order = sorted(range(len(self.tasks)), key=depths.__getitem__)
+        tasks = tuple(self.tasks[index] for index in order)
+        return self if tasks == self.tasks else Step(tasks)
 
     def replace(self, changes: Mapping[str, Sequence[Task]]) -> Step:
         """Return the step with each named task replaced by a sequence; dependents wait for the last one of it."""
@@ -85,34 +103,35 @@ class Step:
     def fuse(self, buckets: Sequence[Sequence[Task]]) -> Step:
         """Return the step with each bucket of collectives joined into one, standing where its last member stood.
 
-        Buckets are numbered in launch order. A bucket of one is renamed too, so that every plan names buckets alike.
+        Buckets are numbered in the order in which their last members stand: launch order. A bucket of one is renamed
+        too, so that every plan names buckets alike.
         """
-        bucket_of: dict[str, int] = {}
-        merged: dict[int, Task] = {}
+        place = {task.name: position for position, task in enumerate(self.tasks)}
+        buckets = sorted(buckets, key=lambda members: place[members[-1].name])
+        renamed: dict[str, str] = {}
+        merged: dict[str, Task] = {}
         for index, members in enumerate(buckets):
-            merged[index] = _fused(members, self._bucket_name(members[0], index))
-            bucket_of.update((task.name, index) for task in members)
-        renamed = {name: merged[index].name for name, index in bucket_of.items()}
-        last = {members[-1].name: index for index, members in enumerate(buckets)}
+            name = f"{members[0].name.split('.')[0]}.b{index}"
+            merged[members[-1].name] = self._fused(members, name, place)
+            renamed.update((task.name, name) for task in members)
         result = [
-            _renamed(merged[last[task.name]] if task.name in last else task, renamed)
+            _renamed(merged.get(task.name, task), renamed)
             for task in self.tasks
-            if task.name in last or task.name not in bucket_of
+            if task.name in merged or task.name not in renamed
         ]
         return Step(tuple(result))
 
-    def _bucket_name(self, first: Task, index: int) -> str:
-        return f"{first.name.split('.')[0]}.b{index}"
-
-
-def _fused(members: Sequence[Task], name: str) -> Task:
-    first = members[0]
-    ops = [task.op for task in members]
-    assert all(isinstance(op, Collective) for op in ops)
-    op = ops[0].fuse(tuple(ops[1:]), name)  # type: ignore[attr-defined]
-    after = tuple(dict.fromkeys(pred for task in members for pred in task.after))
-    previous = tuple(dict.fromkeys(pred for task in members for pred in task.after_previous))
-    return replace(first, name=name, op=op, after=after, after_previous=previous)
+    def _fused(self, members: Sequence[Task], name: str, place: Mapping[str, int]) -> Task:
+        first = members[0]
+        ops: list[Collective] = [task.op for task in members]  # type: ignore[misc]
+        op = ops[0].fuse(tuple(ops[1:]), name)
+        # On one stream and in one role the last predecessor has waited for the others already.
+        last: dict[tuple[str, str], str] = {}
+        for pred in sorted({pred for task in members for pred in task.after}, key=place.__getitem__):
+            before = self.tasks[place[pred]]
+            last[before.stream, before.role] = pred
+        previous = tuple(dict.fromkeys(pred for task in members for pred in task.after_previous))
+        return replace(first, name=name, op=op, after=tuple(last.values()), after_previous=previous)
 
 
 def _renamed(task: Task, names: Mapping[str, str]) -> Task:
