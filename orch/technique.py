@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -72,7 +72,7 @@ def number(
     return Field(default, description=doc, ge=least, le=most, gt=above)
 
 
-def quantity(default: str, doc: str, *, least: float | None = None, most: float | None = None) -> Any:
+def quantity(default: str | None, doc: str, *, least: float | None = None, most: float | None = None) -> Any:
     """A number with a unit; annotate it `Bytes`, `Seconds`, `Fraction` ... of `orch.units` and give the default as
     users write it.
     """
@@ -86,7 +86,10 @@ def flag(default: bool, doc: str) -> Any:
 
 def unit_of(config: type[Knobs], knob: str) -> Dimension | None:
     """Return the dimension of a knob, or None when it carries no unit."""
-    found = [item for item in config.model_fields[knob].metadata if isinstance(item, Dimension)]
+    info = config.model_fields[knob]
+    # In `Bytes | None` the dimension is not the field's own metadata but that of one side of the union.
+    sides = [item for side in get_args(info.annotation) for item in getattr(side, "__metadata__", ())]
+    found = [item for item in (*info.metadata, *sides) if isinstance(item, Dimension)]
     return found[0] if found else None
 
 
@@ -101,6 +104,20 @@ class Context:
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
     # The gradients each module's forward needs, in forward order: (forward task name, parameters it reads).
     forward_reads: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    gradient_dtype: str = "fp32"
+
+    def numel(self, tensor: str) -> int:
+        """Return the number of elements of parameter `tensor`."""
+        return math.prod(self.parameters[tensor])
+
+    def gradient_bytes(self, send: Task) -> int:
+        """Return the bytes of the dense gradients that a send serves, however small its payload is."""
+        from orch.plan.buffers import ITEM_SIZE
+
+        op: Collective = send.op  # type: ignore[assignment]
+        if all(segment.is_gradient for segment in op.buffer.segments):
+            return op.buffer.nbytes
+        return ITEM_SIZE[self.gradient_dtype] * sum(self.numel(tensor) for tensor in op.tensors)
 
     def span(self, plan: Plan, task: Task) -> Span:
         """Return what part of the cluster the task's group covers."""
@@ -128,7 +145,8 @@ class Technique:
 
     `needs` are the forms it can work on, `gives` the form it leaves (None: what it found). `defaults` name the
     techniques that take slots which a stack with this one leaves empty. `excludes` names techniques that cannot share
-    a stack with it, each with the reason. `lossless` means equal to plain S-SGD within floating-point tolerance.
+    a stack with it, each with the reason. `lossless` means equal to plain S-SGD within floating-point tolerance;
+    where knobs decide that, `exact(config)` does and `lossless` speaks for the defaults.
     `engine` is `module:Class` of a runtime that replaces the plan's own one (torch's DDP drives its collectives
     itself). `source` is the paper or project, as users would cite it.
     """
@@ -144,6 +162,11 @@ class Technique:
     defaults: tuple[str, ...] = ()
     excludes: dict[str, str] = field(default_factory=dict)
     engine: str | None = None
+    exact: Callable[[Any], bool] | None = None
+
+    def is_lossless(self, config: Knobs) -> bool:
+        """Return whether it is lossless with these knobs."""
+        return self.lossless if self.exact is None else self.exact(config)
 
 
 def at_least_one(value: float) -> int:
@@ -160,9 +183,9 @@ def fuse_each_wave(plan: Plan, group: Callable[[Plan, int, Sequence[Task]], Sequ
     from dataclasses import replace
 
     steps: list[Step] = []
-    for index, step in enumerate(plan.steps):
+    for index, step in enumerate(step.by_wave() for step in plan.steps):
         buckets: list[Sequence[Task]] = []
-        for run in _fusible_runs(step):
+        for run in fusible_runs(step):
             begin = 0
             for end in group(plan, index, run):
                 buckets.append(run[begin:end])
@@ -171,8 +194,8 @@ def fuse_each_wave(plan: Plan, group: Callable[[Plan, int, Sequence[Task]], Sequ
     return replace(plan, steps=tuple(steps))
 
 
-def _fusible_runs(step: Step) -> list[Sequence[Task]]:
-    """Cut each wave into runs whose members one collective can carry."""
+def fusible_runs(step: Step) -> list[Sequence[Task]]:
+    """Return the collectives of each wave, in launch order, cut into runs whose members one collective can carry."""
     runs: list[Sequence[Task]] = []
     for wave in step.waves():
         by_key: dict[object, list[Task]] = {}
