@@ -1,0 +1,43 @@
+"""S-SGD: synchronous SGD as the textbook has it; backward first, then one all-reduce a gradient. Lossless.
+
+Helps: never; it is the reference that every lossless technique must equal, and the floor for schedules.
+Source: the plain S-SGD of the DAG model of Shi et al., arXiv:1805.03812 (recollection).
+"""
+
+from dataclasses import replace
+
+from orch.plan import Backward, Collective, Plan, Step
+from orch.technique import Context, Knobs, Slot, Technique
+
+
+class Config(Knobs):
+    """No knobs."""
+
+
+def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
+    """Hold every send back until the last backward task has ended."""
+    return plan.each_step(_held_back)
+
+
+def _held_back(step: Step) -> Step:
+    backward = step.of(Backward)
+    if not backward or not step.of(Collective):
+        return step
+    last = backward[-1].name
+    step = step.by_wave()
+    first_wave = set(step.waves()[0])
+    # What a first wave waits for needs no network, so it can stand before all of the wave.
+    ahead = [task for task, depth in zip(step, step.depths(), strict=True) if not depth and task not in first_wave]
+    sends = [replace(task, after=tuple(dict.fromkeys((*task.after, last)))) for task in step.waves()[0]]
+    rest = [task for task, depth in zip(step, step.depths(), strict=True) if depth]
+    return Step((*ahead, *sends, *rest))
+
+
+technique = Technique(
+    name="s-sgd",
+    slot=Slot.SCHEDULE,
+    rewrite=rewrite,
+    source="arXiv:1805.03812",
+    lossless=True,
+    config=Config,
+)

@@ -1,0 +1,90 @@
+"""DeAR against its brief: step times, what runs under what, padding, and low-rank payloads."""
+
+import pytest
+
+from orch.plan import AllGatherShards, AllReduce, Forward, ReduceScatter, Update
+from orch.stack import payload_bytes
+from orch.testing.small import cluster, member, planned, profile, step_time_s
+from techniques.schedules import bucketed, dear, wfbp
+
+LOOKUP = {"bucketed": bucketed.technique}
+
+
+def three_layers():
+    """The brief's example: three modules, forward 1, backward 2 each, an all-reduce 4 (so a half of it 2)."""
+    return profile([(6,), (6,), (6,)], [2.0] * 3, [1.0] * 3), cluster(2, alpha_s=4.0)
+
+
+@pytest.mark.parametrize(
+    ("technique", "knobs", "expected"),
+    [
+        (dear.technique, {"bucket": "0B"}, 15.0),
+        (wfbp.technique, {}, 17.0),
+        # In one group only start-ups count here: reduce-scatter 6..8, all-gather 8..10, forward 10..13.
+        (dear.technique, {"bucket": "1GiB"}, 13.0),
+        (dear.technique, {"bucket": "0B", "prefetch": 1}, 15.0),
+    ],
+)
+def test_worked_example_of_the_brief(technique, knobs, expected):
+    model, where = three_layers()
+    plan = planned(model, where, [member(technique, **knobs)], LOOKUP)
+    assert step_time_s(plan, where) == pytest.approx(expected)
+
+
+def test_one_big_group_of_the_brief():
+    # Its group costs as much as three: reduce-scatter 6..12, all-gather 12..18, forward to 21.
+    model = profile([(6,), (6,), (6,)], [2.0] * 3, [1.0] * 3)
+    where = cluster(2, beta_s_per_byte=4.0 / 24)
+    plan = planned(model, where, [member(dear.technique, bucket="1GiB")], LOOKUP)
+    assert step_time_s(plan, where) == pytest.approx(21.0)
+
+
+def test_prefetch_of_one_waits_until_forward_reaches_the_group_before():
+    # All-gathers of 1, forward of 5: without a limit they end at 8; one ahead, the third waits until 14.
+    model = profile([(6,), (6,), (6,)], [1.0] * 3, [5.0] * 3)
+    where = cluster(2, alpha_s=2.0)
+    plan = planned(model, where, [member(dear.technique, bucket="0B", prefetch=1)], LOOKUP)
+    gathers = plan.steps[0].of(AllGatherShards)
+    assert [gather.after for gather in gathers] == [(), (), ("forward.l1",)]
+    free = planned(model, where, [member(dear.technique, bucket="0B")], LOOKUP)
+    assert [gather.after for gather in free.steps[0].of(AllGatherShards)] == [(), (), ()]
+    assert [task.name for task in free.steps[0]][:3] == [gather.name for gather in gathers]
+
+
+def test_every_layer_is_updated_before_the_forward_that_reads_it():
+    model, where = three_layers()
+    plan = planned(model, where, [member(dear.technique, bucket="0B")], LOOKUP)
+    order = [task.name for task in plan.steps[0].stream("compute")]
+    assert order[:6] == ["update.g0", "forward.l1", "update.g1", "forward.l2", "update.g2", "forward.l3"]
+    assert all(task.lag == 1 for task in plan.steps[0].of(Update))
+    assert not plan.steps[0].of(AllReduce)
+
+
+def test_buffers_are_padded_to_the_world_and_never_split_a_layer():
+    model = profile([((3, 5), (3,)), (7,), (1,)], [1.0] * 3, [1.0] * 3)
+    where = cluster(5, alpha_s=1.0)
+    plan = planned(model, where, [member(dear.technique, bucket="72B")], LOOKUP)
+    groups = {task.op.buffer.tensors: task.op.nbytes for task in plan.steps[0].of(ReduceScatter)}
+    assert groups == {("l1.1.weight", "l1.0.weight"): 80, ("l3.weight", "l2.weight"): 40}
+    assert payload_bytes(plan) == 2 * (80 + 40)
+
+
+def test_a_tied_tensor_is_updated_before_its_first_reader():
+    from dataclasses import replace
+
+    from orch.models.profile import reverse_ready_order
+
+    model, where = three_layers()
+    tied = replace(model.tensors[0], modules=("l1", "l3"))
+    tensors = (tied, model.tensors[1])
+    model = replace(model, tensors=tensors, ready_order=reverse_ready_order(model.modules, tensors))
+    plan = planned(model, where, [member(dear.technique, bucket="0B")], LOOKUP)
+    order = [task.name for task in plan.steps[0].stream("compute") if isinstance(task.op, Forward | Update)]
+    assert order == ["update.g0", "forward.l1", "update.g1", "forward.l2", "forward.l3"]
+
+
+def test_one_worker_has_nothing_to_split():
+    model, _ = three_layers()
+    plan = planned(model, cluster(1), [member(dear.technique)], LOOKUP)
+    assert [task.op.kind for task in plan.steps[0]][-1] == "update"
+    assert plan.steps[0].of(Update)[0].lag == 0
