@@ -137,7 +137,7 @@ def test_halving_doubling_equals_its_simulation(ranks):
 
 @pytest.mark.parametrize("nodes", [8, 16, 32, 64])
 def test_mg_wfbp_k80_constants(nodes):
-    """MG-WFBP's simulator: 45.25 us a node, 1.2 over 9 Gib/s, 2.5e-9 s/B; a = 2 N alpha, b = (2 beta + gamma)(N-1)/N."""
+    """MG-WFBP's simulator: 45.25 us, 1.2 over 9 Gib/s, 2.5e-9 s/B; a = 2 N alpha, b = (2 beta + gamma)(N-1)/N."""
     alpha, beta, gamma = 45.25e-6, 1.2 / (9 * 2**30 / 8), 2.5e-9
     curve = forms.ring_all_reduce(Level(alpha, beta, gamma), nodes)
     assert curve.per_byte_s == pytest.approx((2 * beta + gamma) * (nodes - 1) / nodes, rel=1e-12)

@@ -1,0 +1,27 @@
+"""What a figure rests on: how it reads, which of two is weaker, how bands widen."""
+
+import pytest
+
+from orch.cluster.basis import KINDS, Basis
+
+
+@pytest.mark.parametrize(
+    ("basis", "text"),
+    [
+        (Basis("measured"), "measured"),
+        (Basis("fitted", 2.0), "fitted, extrapolated 2 times"),
+        (Basis("nameplate", 47.683), "nameplate, extrapolated 47.7 times"),
+    ],
+)
+def test_it_reads_well(basis, text):
+    assert str(basis) == text
+
+
+def test_the_further_extrapolated_is_weaker_then_the_kind():
+    assert Basis("measured", 8.0).worse(Basis("nameplate")) == Basis("measured", 8.0)
+    assert Basis("measured").worse(Basis("fitted")) == Basis("fitted")
+    assert [Basis("free").worse(Basis(kind)).kind for kind in KINDS] == list(KINDS)
+
+
+def test_a_band_widens_by_a_quarter_with_every_doubling():
+    assert [Basis("fitted", times).widened(0.2) for times in (1, 2, 16)] == pytest.approx([0.2, 0.25, 0.4])
