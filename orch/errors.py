@@ -23,7 +23,10 @@ class Position:
 
 
 class OrchError(Exception):
-    """Something the user can mend: what was found, what is allowed, and the nearest fix."""
+    """Something the user can mend: what was found, what is allowed, and the nearest fix.
+
+    Its text is one line, whatever the user's input holds: unprintable characters are shown escaped.
+    """
 
     exit_code = 2
 
@@ -43,7 +46,7 @@ class OrchError(Exception):
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where is not None else ""
         hint = f"; {self.hint}" if self.hint else ""
-        return f"{place}{self.message}{hint} [{self.code}]"
+        return clipped(f"{place}{self.message}{hint} [{self.code}]", 2000)
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross process boundaries (workers to the driver); the default would lose the keyword-only parts.
@@ -58,6 +61,17 @@ class RunError(OrchError):
 
 def _rebuild(kind: type[OrchError], message: str, code: str, where: Position | None, hint: str) -> OrchError:
     return kind(message, code=code, where=where, hint=hint)
+
+
+def clipped(text: str, limit: int = 60) -> str:
+    """Return `text` on one line, unprintable characters escaped, cut to `limit` characters."""
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    return line if len(line) <= limit else line[: limit - 3] + "..."
+
+
+def quoted(text: str) -> str:
+    """Return `text` in single quotes, fit for a message."""
+    return f"'{clipped(text)}'"
 
 
 def _folded(name: str) -> str:

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from orch.errors import OrchError, Position, did_you_mean
+from orch.errors import OrchError, Position, did_you_mean, quoted
 from orch.technique import Technique
 
 PACKAGE = Path(__file__).resolve().parent
@@ -100,7 +100,7 @@ def find_file(kind: str, name: str, beside: Sequence[Path] = (), where: Position
     `beside` are the folders of the recipes that name it. Raises OrchError at `where` if it is nowhere, or twice in one
     place.
     """
-    for level in _levels(kind, beside):
+    for level in _levels(kind, beside) if _plausible(name) else ():
         found = [
             folder / f"{name}{suffix}"
             for folder in level
@@ -110,7 +110,7 @@ def find_file(kind: str, name: str, beside: Sequence[Path] = (), where: Position
         if len(found) > 1:
             both = " and ".join(str(path) for path in found)
             raise OrchError(
-                f"'{name}' is the name of two files: {both}",
+                f"{quoted(name)} is the name of two files: {both}",
                 code="E151",
                 where=where,
                 hint="rename one, or give the path",
@@ -119,7 +119,28 @@ def find_file(kind: str, name: str, beside: Sequence[Path] = (), where: Position
             return found[0]
     singular = kind.removesuffix("s")
     hint = did_you_mean(name, files(kind, beside)) or f"all: orch list {kind}"
-    raise OrchError(f"there is no {singular} named '{name}'", code="E150", where=where, hint=hint)
+    raise OrchError(f"there is no {singular} named {quoted(name)}", code="E150", where=where, hint=hint)
+
+
+def exists(path: Path) -> bool:
+    """Whether there is anything at `path`; a path that no system can hold is not there."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def expanded(text: str) -> Path:
+    """Return a path as typed, with `~` as the home directory where there is one."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
+
+
+def _plausible(name: str) -> bool:
+    """Whether `name` can be the name of a file; anything else is not known, rather than an error of the system."""
+    return 0 < len(name) < 200 and not set(name) & set("/\\\0")
 
 
 def files(kind: str, beside: Sequence[Path] = ()) -> dict[str, Path]:
@@ -171,18 +192,13 @@ def technique(name: str, where: Position | None = None) -> Technique:
     """Import and return the technique `name`. Raises OrchError at `where` if it is unknown, found twice, or broken."""
     places = {(place.module, place.attribute): place for place in _places() if place.name == name}
     if not places:
-        known = techniques()
-        hint = did_you_mean(name, known)
-        raise OrchError(
-            f"technique '{name}' is not known",
-            code="E220",
-            where=where,
-            hint=f"{hint} (all: orch list techniques)".strip(),
-        )
+        near = did_you_mean(name, techniques())
+        hint = f"{near} (all: orch list techniques)" if near else "all: orch list techniques"
+        raise OrchError(f"technique {quoted(name)} is not known", code="E220", where=where, hint=hint)
     if len(places) > 1:
         both = " and ".join(place.declared_in for place in places.values())
         raise OrchError(
-            f"two techniques are named '{name}': {both}", code="E222", where=where, hint="rename or remove one"
+            f"two techniques are named {quoted(name)}: {both}", code="E222", where=where, hint="rename or remove one"
         )
     return _load(next(iter(places.values())), where)
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from orch.cluster import Cluster
 from orch.cluster.spec import ClusterSpec
-from orch.errors import OrchError, Position, did_you_mean
+from orch.errors import OrchError, Position, did_you_mean, quoted
 from orch.recipe.compose import Composed, compose, merge
 from orch.recipe.faults import checked, first
 from orch.recipe.origin import Origin, complete, origin_of
 from orch.recipe.schema import LATER, Data, Measure, Model, RecipeFile, Target, Train
 from orch.recipe.stacks import Stack, build_parts
-from orch.recipe.tree import Node, mapping, quoted
+from orch.recipe.tree import Node, dotted, mapping
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def load(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 def check(composed: Composed) -> Recipe:
     """Return the recipe a composed tree describes. Raises the OrchError of the fault that comes first in the file."""
     tree = _named(composed)
-    if early := first(_reserved(tree)):
+    if early := first([*_reserved(tree), *_nothing(tree)]):
         raise early
     spec: RecipeFile = checked(RecipeFile.model_validate, tree, (), RecipeFile)
     described = _cluster(tree.get("cluster") or tree)
@@ -141,6 +141,19 @@ def _reserved(tree: Node) -> list[OrchError]:
     ]
 
 
+def _nothing(tree: Node) -> list[OrchError]:
+    """Refuse `steps:` with nothing behind it, where leaving the key out means the default."""
+    sections = ((), ("train",), ("train", "optimizer"), ("measure",), ("target",))
+    return [
+        OrchError(
+            f"{dotted((*path, key))} has no value", code="E211", where=node.place, hint="write one, or remove the key"
+        )
+        for path in sections
+        for key, node in (tree.find(path) or Node(None, tree.where)).items()
+        if node.value is None
+    ]
+
+
 def _stacks(tree: Node, spec: RecipeFile) -> dict[str, Stack]:
     node = tree.get("stacks") or tree
     knobs = tree.get("techniques") or mapping({}, tree.where)
@@ -161,17 +174,9 @@ def _trains(tree: Node, spec: RecipeFile) -> dict[str, Train]:
             raise OrchError(f"when names {quoted(name)}, which is no stack", code="E232", where=node.place, hint=hint)
         change = node.get("train")
         if train is not None and change is not None:
-            merged = _merged_train(train, change)
+            merged = merge(train, change, ("train",))
             trains[name] = checked(Train.model_validate, merged, ("when", name, "train"), Train)
     return trains
-
-
-def _merged_train(train: Node, change: Node) -> Node:
-    # Giving one form of the batch replaces the other: the two are one setting.
-    both = {"batch_per_worker", "global_batch"}
-    if isinstance(train.value, Mapping) and both & {key for key, _ in change.items()}:
-        train = mapping({key: node for key, node in train.items() if key not in both}, train.where, train.key_where)
-    return merge(train, change, ("train",))
 
 
 def _check_techniques(tree: Node, stacks: Mapping[str, Stack]) -> None:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orch import registry
-from orch.errors import OrchError, Position
-from orch.recipe.overrides import NAMED, apply_overrides, parse_override
+from orch.errors import OrchError, Position, quoted
+from orch.recipe.overrides import BATCHES, NAMED, apply_overrides, is_override, other_batch, parse_override
 from orch.recipe.references import first_missing, resolve
 from orch.recipe.source import display, read_file
-from orch.recipe.tree import Node, dotted, kind, mapping, quoted
+from orch.recipe.tree import Node, kind, mapping
 
 ONE_OF = {("train", "optimizer")}
 _LONGEST_LINEAGE = 20
@@ -37,7 +37,7 @@ def compose(recipe: str | Path, overrides: Sequence[str] = ()) -> Composed:
     tree, files = _lineage(path)
     tree = normalise(apply_overrides(normalise(tree), parsed))
     tree = _with_cluster(tree, [file.parent for file in files])
-    tree = resolve(tree)
+    tree = _with_profile(resolve(tree), path.parent)
     if missing := first_missing(tree):
         raise missing
     return Composed(tree, path, files)
@@ -50,9 +50,8 @@ def locate(recipe: str | Path, beside: Sequence[Path] = (), where: Position | No
         raise OrchError(
             "a recipe has no name here", code="E150", where=where, hint="give a name or the path of a YAML file"
         )
-    if isinstance(recipe, Path) or text.endswith(registry.SUFFIXES) or "/" in text or Path(text).is_dir():
-        given = Path(text).expanduser()
-        return given if given.is_absolute() or not beside else beside[0] / given
+    if isinstance(recipe, Path) or _is_path(text) or (not beside and registry.exists(Path(text))):
+        return (beside[0] if beside else Path()) / registry.expanded(text)
     return registry.find_file("recipes", text, beside, where)
 
 
@@ -61,15 +60,16 @@ def _lineage(path: Path) -> tuple[Node, tuple[Path, ...]]:
     trees: list[Node] = []
     files: list[Path] = []
     seen: list[Path] = []
-    where: Position | None = None
+    name: Node | None = None
     while True:
-        real = path.resolve()
+        where = name.where if name is not None else None
+        real = path.absolute().resolve()
         if real in seen:
             circle = " extends ".join(display(file) for file in [*files[seen.index(real) :], path])
             raise OrchError(f"extends leads in a circle: {circle}", code="E140", where=where, hint="remove one of them")
         if len(seen) >= _LONGEST_LINEAGE:
             raise OrchError(f"more than {_LONGEST_LINEAGE} recipes extend one another", code="E140", where=where)
-        tree = _read_parent(path, where) if where is not None else read_file(path)
+        tree = _read_named(path, name, "extends") if name is not None else read_file(path)
         trees.append(tree)
         files.append(path)
         seen.append(real)
@@ -83,8 +83,8 @@ def _lineage(path: Path) -> tuple[Node, tuple[Path, ...]]:
                 where=parent.where,
                 hint="name exactly one parent: extends: base.yaml",
             )
-        where = parent.where
-        path = locate(parent.value, [path.parent], where)
+        name = parent
+        path = locate(parent.value, [path.parent], parent.where)
     tree = trees.pop()
     while trees:
         # A recipe's name is its own: a child that took its parent's would mix its runs with the parent's.
@@ -93,18 +93,15 @@ def _lineage(path: Path) -> tuple[Node, tuple[Path, ...]]:
     return mapping({key: node for key, node in tree.items() if key != "extends"}, tree.where), tuple(files)
 
 
-def _read_parent(path: Path, where: Position) -> Node:
+def _read_named(path: Path, name: Node, role: str) -> Node:
+    """Return the tree of a file that another one names; that it is not there is a fault of the line that names it."""
     try:
         return read_file(path)
     except OrchError as error:
-        if error.code in ("E100", "E101"):
-            found = (
-                f"extends {quoted(str(path))}, which {error.message}"
-                if error.code == "E101"
-                else f"extends {quoted(str(path))}, but there is no such file"
-            )
-            raise OrchError(found, code=error.code, where=where, hint=error.hint) from None
-        raise
+        if error.code not in ("E100", "E101"):
+            raise
+        message = f"{role} {quoted(str(name.value))}: {error.message}"
+        raise OrchError(message, code=error.code, where=name.where, hint=error.hint) from None
 
 
 def merge(parent: Node, child: Node, path: tuple[str, ...] = ()) -> Node:
@@ -114,6 +111,9 @@ def merge(parent: Node, child: Node, path: tuple[str, ...] = ()) -> Node:
     if path in ONE_OF and not set(child.value) <= set(parent.value):
         return replace(child, over=parent)
     entries = dict(parent.value)
+    for key in child.value:
+        if (*path, key) in BATCHES and child.value[key].value is not None:
+            entries.pop(other_batch((*path, key))[-1], None)
     for key, node in child.value.items():
         old = entries.get(key)
         if old is None:
@@ -131,8 +131,8 @@ def normalise(tree: Node) -> Node:
         return tree
     entries = dict(tree.value)
     for key in NAMED:
-        if key in entries and isinstance(entries[key].value, str):
-            entries[key] = _entry("use", entries[key])
+        if key in entries and (isinstance(entries[key].value, str) or entries[key].text is not None):
+            entries[key] = _entry("use", entries[key].as_text())
     train = entries.get("train")
     if train is not None and isinstance(train.value, Mapping) and (optimizer := train.value.get("optimizer")):
         if isinstance(optimizer.value, str):
@@ -226,30 +226,36 @@ def _with_cluster(tree: Node, folders: Sequence[Path]) -> Node:
         )
     if name.value == "???":
         return tree
-    path = _cluster_file(name, name.value, folders)
-    described = resolve(read_file(path))
+    if _is_path(name.value):
+        described = _read_named(_beside_its_file(name, folders[0]), name, "cluster")
+    else:
+        described = read_file(registry.find_file("clusters", name.value, folders, name.where))
     changes = {key: node for key, node in cluster.items() if key != "use"}
-    merged = merge(described, mapping(changes, name.where, cluster.key_where))
+    merged = merge(resolve(described), mapping(changes, name.where, cluster.key_where))
     named = {"name": replace(name, key_where=name.where), **dict(merged.items())}
     merged = mapping(named, merged.where, cluster.key_where, over=cluster.over)
     return mapping({**dict(tree.items()), "cluster": merged}, tree.where)
 
 
-def _cluster_file(name: Node, text: str, folders: Sequence[Path]) -> Path:
-    if text.endswith(registry.SUFFIXES) or "/" in text:
-        given = Path(text).expanduser()
-        path = given if given.is_absolute() else folders[0] / given
-        if not path.is_file():
-            raise OrchError(
-                f"there is no cluster file {quoted(text)}",
-                code="E100",
-                where=name.where,
-                hint="paths count from the recipe's folder",
-            )
-        return path
-    return registry.find_file("clusters", text, folders, name.where)
+def _with_profile(tree: Node, folder: Path) -> Node:
+    """Return `tree` with the path of `model: {profile: FILE}` made absolute, and sure to be there."""
+    model, profile = tree.get("model"), tree.find(("model", "profile"))
+    if model is None or profile is None or not isinstance(profile.value, str):
+        return tree
+    path = _beside_its_file(profile, folder)
+    if not registry.exists(path):
+        hint = "paths count from the folder of the file that holds them"
+        raise OrchError(f"there is no profile {quoted(profile.value)}", code="E100", where=profile.where, hint=hint)
+    entries = {**dict(model.items()), "profile": replace(profile, value=str(path.absolute()))}
+    return mapping({**dict(tree.items()), "model": mapping(entries, model.where, model.key_where)}, tree.where)
 
 
-def unexpected(path: tuple[str, ...], node: Node, wanted: str) -> OrchError:
-    """Return the error of a value that is of the wrong kind."""
-    return OrchError(f"{dotted(path)} is {kind(node)}; it must be {wanted}", code="E212", where=node.where)
+def _is_path(text: str) -> bool:
+    return text.endswith(registry.SUFFIXES) or "/" in text
+
+
+def _beside_its_file(node: Node, folder: Path) -> Path:
+    """Return the path a value names, from the folder of its file; for an override, from the working directory."""
+    written = Path(node.where.source).parent
+    base = Path() if is_override(node.where) else written if registry.exists(written) else folder
+    return base / registry.expanded(str(node.value))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from orch.errors import OrchError, Position, did_you_mean
-from orch.recipe.tree import Node, Path, clipped, dotted, kind, mapping, quoted, sequence
+from orch.errors import OrchError, Position, clipped, did_you_mean, quoted
+from orch.recipe.overrides import is_override
+from orch.recipe.tree import Node, Path, dotted, kind, mapping, sequence
 
 _WANTED = {
     "int_type": "a whole number",
@@ -22,11 +23,9 @@ _WANTED = {
     "bool_parsing": "true or false",
     "list_type": "a list: [a, b]",
     "tuple_type": "a list: [a, b]",
-    "dict_type": "a mapping: {key: value}",
-    "model_type": "a mapping: {key: value}",
-    "model_attributes_type": "a mapping: {key: value}",
     "finite_number": "a finite number",
 }
+_SECTION = ("dict_type", "model_type", "model_attributes_type")
 _BOUNDS = {
     "greater_than": ("above", "gt"),
     "greater_than_equal": ("at least", "ge"),
@@ -94,7 +93,9 @@ def _fault(tree: Node, error: Any, prefix: Path, model: type[BaseModel] | None) 
     match error["type"]:
         case "missing":
             full = dotted((*prefix, *path, str(loc[-1])))
-            return OrchError(f"{full} is missing", code="E211", where=node.place, hint=_line(model, path, str(loc[-1])))
+            meaning = _line(model, path, str(loc[-1]))
+            hint = f"add it, or set {full}=VALUE"
+            return OrchError(f"{full} is missing ({meaning})", code="E211", where=node.place, hint=hint)
         case "extra_forbidden":
             allowed = list(fields_at(model, path[:-1]))
             within = f" in {dotted((*prefix, *path[:-1]))}" if len(path) > 1 or prefix else ""
@@ -121,13 +122,27 @@ def _fault(tree: Node, error: Any, prefix: Path, model: type[BaseModel] | None) 
                 f"{name}must be {words} {error['ctx'][key]:.12g}; it is {kind(node)}", code="E213", where=node.where
             )
         case other:
-            wanted = _WANTED.get(other)
+            wanted = _section_form((*prefix, *path)) if other in _SECTION else _WANTED.get(other)
             message = (
                 f"{name}must be {wanted}; it is {kind(node)}"
                 if wanted
                 else f"{name}{clipped(error['msg'], 150)}; it is {kind(node)}"
             )
             return OrchError(message, code="E212", where=node.where, hint=_type_hint(node, other))
+
+
+def _section_form(path: Path) -> str:
+    """Return how a section is written, in the words of a message."""
+    match path:
+        case ("model" | "data" | "cluster",):
+            return "a name, or a mapping: {use: NAME, key: value}"
+        case ("stacks",):
+            return "a mapping of names to techniques: {NAME: [technique, technique]}"
+        case ("stacks", _):
+            return "a list of techniques: [NAME, NAME]"
+        case ("stacks" | "techniques", *_, technique):
+            return f"a mapping of knobs: {{{technique}: {{knob: value}}}}"
+    return "a mapping: {key: value}"
 
 
 def _line(model: type[BaseModel] | None, path: Path, key: str) -> str:
@@ -147,18 +162,13 @@ def _value_error(name: str, node: Node, error: BaseException) -> OrchError:
         return OrchError(error.message, code=error.code, where=error.where or node.where, hint=error.hint)
     text = clipped(str(error), 300)
     found = f"; it is {kind(node)}" if text.startswith("must be") else ""
-    return OrchError(f"{name}{text}{found}", code="E215", where=_last_written(node))
+    return OrchError(f"{name}{text}{found}", code="E215", where=_last_written(node), hint=getattr(error, "hint", ""))
 
 
 def _last_written(node: Node) -> Position:
     """Return where a mapping that is wrong as a whole was last changed: by an override, or where it stands."""
     places = [child.place for _, child in node.items() if child.place.line is None and is_override(child.place)]
     return places[-1] if places else node.where
-
-
-def is_override(where: Position) -> bool:
-    """Whether a position is an override of the command line."""
-    return where.line is None and where.source.startswith("override ")
 
 
 def _named(name: str, node: Node) -> str:
@@ -180,7 +190,9 @@ def _type_hint(node: Node, wanted: str) -> str:
             return f"write {int(node.value)}"
         if text.replace("_", "").replace(",", "").replace(".", "").isdigit():
             return "write it without quotes and commas"
-    return "text that looks like a number or a word of YAML needs quotes" if wanted == "string_type" else ""
+    if wanted == "string_type" and isinstance(node.value, Mapping):
+        return "text that holds `: ` or begins with { needs quotes"
+    return "text that begins with - or [ needs quotes" if wanted == "string_type" and node.value is not None else ""
 
 
 def fields_at(model: type[BaseModel] | None, path: Path) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from orch.cluster.spec import ClusterSpec
-from orch.errors import OrchError, Position, did_you_mean
+from orch.errors import OrchError, Position, did_you_mean, quoted
 from orch.recipe.faults import fields_at
 from orch.recipe.schema import RecipeFile
 from orch.recipe.stacks import Stack, knob_node
-from orch.recipe.tree import Node, Path, dotted, mapping, quoted, sequence
+from orch.recipe.tree import Node, Path, dotted, mapping, sequence
 
 _DEFAULT = Position("default")
 

@@ -12,12 +12,15 @@ from dataclasses import dataclass, replace
 
 import yaml
 
-from orch.errors import OrchError, Position, did_you_mean
+from orch.errors import OrchError, Position, clipped, did_you_mean, quoted
 from orch.recipe.source import LOADER, Origin, read_value
-from orch.recipe.tree import Node, Path, clipped, dotted, kind, mapping, quoted, sequence
+from orch.recipe.tree import MAX_DEPTH, Node, Path, dotted, kind, mapping, sequence
 
 NAMED = ("model", "data", "cluster")
 """Sections that may be a bare name: `cluster: NAME` is short for `cluster: {use: NAME}`."""
+
+BATCHES = (("train", "batch_per_worker"), ("train", "global_batch"))
+"""Two ways to say one thing; a recipe has one of them."""
 
 _PART = re.compile(r'"((?:[^"\\]|\\.)*)"|([^."]+)')
 
@@ -34,7 +37,7 @@ class Override:
 
 def parse_override(text: str, number: int) -> Override:
     """Return the override `text`, the `number`-th of its command line. Raises OrchError with a one-line reason."""
-    where = Position(f"override {number}: {clipped(text)}")
+    where = Position(f"override {number}: {clipped(text) or quoted(text)}")
     if text.startswith("+"):
         raise OrchError(
             "orch has no `+`: setting a key and adding one are the same", code="E131", where=where, hint="drop the +"
@@ -66,6 +69,11 @@ def parse_override(text: str, number: int) -> Override:
     return Override(text, where, path, _value(value, where))
 
 
+def is_override(where: Position) -> bool:
+    """Whether a position is an override of the command line."""
+    return where.line is None and where.source.startswith("override ")
+
+
 def _path(written: str, where: Position) -> Path:
     if not written:
         raise OrchError("has no path before its `=`", code="E132", where=where, hint="an override is path=value")
@@ -89,6 +97,8 @@ def _path(written: str, where: Position) -> Path:
                 "a dot is missing after the closing quote", code="E132", where=where, hint='write a."b.c".d=value'
             )
         index += 1
+    if len(parts) > MAX_DEPTH:
+        raise OrchError(f"the path has more than {MAX_DEPTH} parts", code="E132", where=where)
     if not all(parts) or not all(part.isprintable() for part in parts):
         raise OrchError(
             "a part of the path is empty or unprintable", code="E132", where=where, hint="write a.b.c=value"
@@ -109,11 +119,10 @@ def _value(text: str, where: Position) -> Node:
     except OrchError as error:
         hint = error.hint or "quote the value: KEY='\"...\"'"
         raise OrchError(error.message, code=error.code, where=where, hint=hint) from None
-    if node is None:
-        raise OrchError(
-            "has only a comment or a marker as its value", code="E133", where=where, hint="quote it: KEY='\"# text\"'"
-        )
     _all_read(text, where)
+    if node is None:
+        hint = "quote it: KEY='\"# text\"'"
+        raise OrchError("has only a comment as its value", code="E133", where=where, hint=hint)
     return node
 
 
@@ -121,6 +130,10 @@ def _all_read(text: str, where: Position) -> None:
     # YAML drops comments and joins the lines of unquoted text: wanted in a file, but here it would lose what was typed.
     end = 0
     for event in yaml.parse(text, Loader=LOADER):
+        if isinstance(event, yaml.DocumentStartEvent) and event.explicit:
+            raise OrchError(
+                "`---` begins a document, not a value", code="E133", where=where, hint="quote it: KEY='\"---\"'"
+            )
         if not isinstance(event, (yaml.ScalarEvent, yaml.CollectionEndEvent, yaml.AliasEvent)):
             continue
         if event.start_mark is None or event.end_mark is None:
@@ -154,7 +167,23 @@ def apply_overrides(tree: Node, overrides: Sequence[Override]) -> Node:
                 hint = "keep one" if earlier.path == override.path else "give the whole first, then its parts"
                 raise OrchError(message, code="E134", where=override.where, hint=hint)
         tree = _set(tree, override, 0)
+        if override.path in BATCHES and override.node.value is not None:
+            tree = _without(tree, other_batch(override.path))
     return tree
+
+
+def other_batch(path: Path) -> Path:
+    """Return the other way to give the batch: the two are one setting, so giving one replaces the other."""
+    return BATCHES[1 - BATCHES.index(path)]
+
+
+def _without(tree: Node, path: Path) -> Node:
+    """Return `tree` without a value of a file; what another override has set stays, so that a contradiction shows."""
+    section, node = tree.get(path[0]), tree.find(path)
+    if section is None or node is None or node.place.line is None:
+        return tree
+    kept = mapping({key: child for key, child in section.items() if key != path[1]}, section.where, section.key_where)
+    return mapping({**dict(tree.items()), path[0]: kept}, tree.where)
 
 
 def _set(node: Node, override: Override, depth: int) -> Node:
@@ -169,10 +198,10 @@ def _set(node: Node, override: Override, depth: int) -> Node:
         entries[key] = _set(below, override, depth + length)
     elif override.node.value is not None or (old is None and "use" in entries):
         entries[key] = replace(override.node, key_where=override.where, over=old)
-    elif old is None:
+    elif old is None and override.path not in BATCHES:
         raise _nothing_to_remove(entries, key, override)
     else:
-        del entries[key]
+        entries.pop(key, None)
     return mapping(entries, node.where, node.key_where, over=node.over)
 
 

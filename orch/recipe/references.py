@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from orch.errors import OrchError, did_you_mean
-from orch.recipe.tree import MAX_NODES, Node, Path, clipped, dotted, kind, mapping, quoted, sequence
+from orch.errors import OrchError, clipped, did_you_mean, quoted
+from orch.recipe.tree import MAX_NODES, Node, Path, dotted, kind, mapping, sequence
 
 _REFERENCE = re.compile(r"\$\$|\$\{([^{}]*)\}|\$\{")
 _MAX_CHAIN = 50
@@ -48,11 +48,8 @@ class _Resolver:
         if (done := self.done.get(id(node))) is not None:
             return done
         if any(node is other for other in self.busy):
-            raise OrchError(
-                f"{kind(node) if isinstance(node.value, str) else 'a reference'} leads back to itself",
-                code="E121",
-                where=node.where,
-            )
+            reference = next(other for other in reversed(self.busy) if isinstance(other.value, str))
+            raise OrchError(f"{kind(reference)} leads back to itself", code="E121", where=reference.where)
         self.busy.append(node)
         result = self._resolved(node)
         self.busy.pop()

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import re
 
-from orch.recipe.tree import Scalar, clipped
+from orch.errors import clipped
+from orch.recipe.tree import Scalar
 
 _DIGITS = r"[0-9]+(?:_[0-9]+)*"
 _DECIMAL = r"(?:0|[1-9][0-9]*(?:_[0-9]+)*)"

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+
+from orch.errors import did_you_mean
 
 Dtype = Literal["fp32", "bf16", "fp16"]
 Metric = Literal["loss", "accuracy", "val_loss", "val_accuracy"]
@@ -45,15 +47,31 @@ def _import_path(value: str) -> str:
     return value
 
 
+class NearNameError(ValueError):
+    """A refused name with the one that was probably meant."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def _version(value: int) -> int:
+    if value != 1:
+        raise ValueError("must be 1, the only version this orch reads")
+    return value
+
+
 def _reach(value: str) -> str:
     if not re.fullmatch(r"local|emulate|torchrun|slurm|ray://[^\s/]+|[^\s/:]+:\d{1,5}", value):
-        raise ValueError("must be local, emulate, torchrun, slurm, ray://HOST:PORT or HOST:PORT")
+        known = ("local", "emulate", "torchrun", "slurm")
+        raise NearNameError(f"must be {', '.join(known)}, ray://HOST:PORT or HOST:PORT", did_you_mean(value, known))
     return value
 
 
 Name = Annotated[str, AfterValidator(_name)]
 ImportPath = Annotated[str, AfterValidator(_import_path)]
 Reach = Annotated[str, AfterValidator(_reach)]
+Version = Annotated[int, AfterValidator(_version), WithJsonSchema({"const": 1})]
 Count = Annotated[int, Field(ge=1)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 
@@ -204,7 +222,7 @@ Stacks = dict[Name, dict[str, dict[str, Any]]]
 class RecipeFile(Section):
     """A recipe: model, cluster and the stacks of techniques to compare."""
 
-    orch: Literal[1] = Field(description="version of this format")
+    orch: Version = Field(description="version of this format")
     name: Name = Field(description="name of the experiment; default: the file's name")
     extends: str | None = Field(
         default=None, description="exactly one parent recipe: mappings merge, lists and scalars replace"

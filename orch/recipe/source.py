@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from orch.errors import OrchError, Position, did_you_mean
+from orch.errors import OrchError, Position, clipped, nearest, quoted
 from orch.recipe.scalars import read_scalar
-from orch.recipe.tree import MAX_DEPTH, MAX_NODES, Node, clipped, mapping, quoted, sequence
+from orch.recipe.tree import MAX_DEPTH, MAX_NODES, Node, mapping, sequence
 
 MAX_BYTES = 1 << 20
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -62,10 +62,11 @@ def _bytes(path: Path, name: str) -> bytes:
 
 def _beside(path: Path) -> str:
     try:
-        names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        stems = {entry.stem: entry.name for entry in path.parent.iterdir() if entry.suffix in (".yaml", ".yml")}
     except OSError:
-        names = []
-    return did_you_mean(path.name, names) or "orch list recipes names the ones that can be found"
+        stems = {}
+    near = nearest(path.stem, stems)
+    return f"did you mean {stems[near]}?" if near is not None else "orch list recipes names the ones that can be found"
 
 
 def _decode(data: bytes, name: str) -> str:

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orch import registry
-from orch.errors import OrchError
+from orch.errors import OrchError, quoted
 from orch.recipe.faults import checked
 from orch.recipe.schema import Train
-from orch.recipe.tree import Node, mapping, quoted
+from orch.recipe.tree import Node, mapping
 from orch.technique import Form, Knobs, Technique
 
 

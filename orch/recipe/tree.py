@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from orch.errors import Position
+from orch.errors import Position, clipped, quoted
 
 Scalar: TypeAlias = str | int | float | bool | None
 Path: TypeAlias = tuple[str, ...]
@@ -123,17 +123,6 @@ def shown(node: Node) -> str:
 
 def _literal(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def clipped(text: str, limit: int = 60) -> str:
-    """Return `text` on one line, unprintable characters escaped, cut to `limit` characters."""
-    line = "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
-    return line if len(line) <= limit else line[: limit - 3] + "..."
-
-
-def quoted(text: str) -> str:
-    """Return `text` in single quotes, fit for a message."""
-    return f"'{clipped(text)}'"
 
 
 def dotted(path: Path) -> str:
