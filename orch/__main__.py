@@ -1,6 +1,8 @@
 """`python -m orch`: the same as the console script `orch`."""
 
+import sys
+
 from orch.cli import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""The pages of `orch show`: who answers to a name, and what there is to say about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from orch import registry
+from orch.commands import _catalogue, _codes, _facts, _fields
+from orch.commands._output import table
+from orch.errors import OrchError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What is known about one name: facts for `--json`, and text made only when a person asks."""
+
+    facts: Mapping[str, object]
+    text: Callable[[], str]
+
+
+def find(name: str) -> Page:
+    """Return the page of a name. Raises OrchError E015, with the nearest known name, when nothing answers to it."""
+    if re.fullmatch(r"[eE]\d{3}", name):
+        return _code(name.upper())
+    for kind, make in _MAKERS:
+        if name in kind():
+            return make(name)
+    fields = _fields.recipe_fields()
+    found = _fields.find(name, fields)
+    if len(found) == 1:
+        return _field(found[0])
+    if found:
+        hint = f"one of {', '.join(field.path for field in found)}"
+        raise OrchError(f"several fields are named '{name}'", code="E015", hint=hint)
+    hint = did_you_mean(name, _every_name()) or "all: orch list; fields: orch show recipe"
+    raise OrchError(f"nothing is named '{name}'", code="E015", hint=hint)
+
+
+def _every_name() -> Iterator[str]:
+    for kind, _ in _MAKERS:
+        yield from kind()
+    for path in _fields.recipe_fields():
+        yield path
+        yield path.rpartition(".")[2]
+
+
+def _technique(name: str) -> Page:
+    place = registry.techniques()[name]
+    technique = registry.technique(name)
+    facts = {
+        "kind": "technique",
+        **_facts.technique_facts(place),
+        "needs": sorted(technique.needs),
+        "gives": technique.gives,
+        "defaults": technique.defaults,
+        "excludes": technique.excludes,
+        "about": _facts.prose(place),
+    }
+    return Page(facts, lambda: _technique_text(name))
+
+
+def _technique_text(name: str) -> str:
+    place, technique = registry.techniques()[name], registry.technique(name)
+    exact = "exact (equal to plain S-SGD within rounding)" if technique.lossless else "lossy"
+    lines = [
+        _facts.prose(place),
+        "",
+        f"  slot      {technique.slot.label}: {technique.slot.summary}",
+        f"  result    {exact}",
+        f"  paper     {technique.source}",
+        f"  family    {place.family} ({place.declared_in})",
+    ]
+    needs = ", ".join(sorted(technique.needs)) if len(technique.needs) < len(_FORMS) else "any form"
+    lines.append(f"  gradient  takes {needs}; gives {technique.gives or 'what it took'}")
+    if technique.defaults:
+        lines.append(f"  brings    {', '.join(technique.defaults)}, where a stack leaves their slots empty")
+    lines += [f"  not with  {other}: {reason}" for other, reason in technique.excludes.items()]
+    knobs = _facts.knobs(technique.config)
+    if knobs:
+        rows = [[f"  {knob.name}", knob.allowed(), knob.shown, knob.doc] for knob in knobs]
+        lines += ["", table(["  knob", "type", "default", "meaning"], rows)]
+    first = f": {{{knobs[0].name}: {knobs[0].shown}}}" if knobs else ""
+    entry = f"{{{name}{first}}}" if first else f"[{name}]"
+    lines += ["", f"In a recipe:  stacks: {{mine: {entry}}}"]
+    return "\n".join(lines)
+
+
+def _cluster(name: str) -> Page:
+    path = registry.find_file("clusters", name)
+    found = _facts.cluster(name)
+    facts = {
+        "kind": "cluster",
+        "name": name,
+        "file": path,
+        "workers": found.world_size,
+        "about": _catalogue.about(path),
+    }
+    return Page(
+        facts, lambda: _file_text(f"{name}: a cluster of {found.world_size} workers", path.read_text("utf-8"), path)
+    )
+
+
+def _recipe(name: str) -> Page:
+    path = registry.find_file("recipes", name)
+    facts = {"kind": "recipe", "name": name, "file": path, "about": _catalogue.about(path)}
+    hint = f"\nNext: orch check {name}; orch plan {name}; orch run {name}"
+    return Page(facts, lambda: _file_text(f"{name}: a recipe", path.read_text("utf-8"), path) + hint)
+
+
+def _file_text(title: str, text: str, path: object) -> str:
+    body = "\n".join(f"  {line}".rstrip() for line in text.rstrip("\n").splitlines())
+    return f"{title} ({path})\n\n{body}"
+
+
+def _entry(kind: str) -> Callable[[str], Page]:
+    def make(name: str) -> Page:
+        entry = next(entry for entry in _catalogue.entries(kind) if entry["name"] == name)
+        shown = {key: value for key, value in entry.items() if key not in ("name", "about")}
+        width = max((len(key) for key in shown), default=0)
+        lines = [f"{name}: {entry['about']}", ""]
+        lines += [f"  {key.replace('_', ' ').ljust(width)}  {value}" for key, value in shown.items()]
+        return Page({"kind": _SINGULAR[kind], **entry}, lambda: "\n".join(lines).rstrip())
+
+    return make
+
+
+def _recipe_fields(name: str) -> Page:
+    fields = _fields.recipe_fields()
+    intro = (
+        "A recipe is one YAML file; units are part of a value. Editors complete it: orch show recipe --json-schema\n\n"
+    )
+    facts = {"kind": "schema", "fields": [{"path": path, **field.knob.as_json()} for path, field in fields.items()]}
+    return Page(facts, lambda: intro + _fields.overview(fields))
+
+
+def _field(field: _fields.Described) -> Page:
+    fields = _fields.recipe_fields()
+    return Page({"kind": "field", "path": field.path, **field.knob.as_json()}, lambda: _fields.page(field, fields))
+
+
+def _code(code: str) -> Page:
+    places = _codes.raised()
+    known = _codes.codes(places)
+    if code not in known:
+        raise OrchError(f"no error has the code {code}", code="E015", hint=f"codes: {', '.join(known)}")
+    mine = [place for place in places if place.code == code]
+    return Page({"kind": "error", "code": code, "raised": mine}, lambda: _codes.page(code, places))
+
+
+_FORMS = ("dense", "sparse", "low-rank", "quantised")
+_SINGULAR = {"models": "model", "data": "data"}
+_MAKERS: tuple[tuple[Callable[[], list[str]], Callable[[str], Page]], ...] = (
+    (lambda: ["recipe"], _recipe_fields),
+    (lambda: _catalogue.names("techniques"), _technique),
+    (lambda: _catalogue.names("models"), _entry("models")),
+    (lambda: _catalogue.names("clusters"), _cluster),
+    (lambda: _catalogue.names("recipes"), _recipe),
+    (lambda: _catalogue.names("data"), _entry("data")),
+)

@@ -1,0 +1,88 @@
+"""The files that `orch new` writes: a recipe and a technique that work as they are, and a test beside the technique."""
+
+from __future__ import annotations
+
+RECIPE = """\
+# {name}: what this experiment is to answer, in one line.
+# orch check {file}    says whether it is right;  orch show recipe    lists every field
+orch: 1
+name: {name}
+model: {{use: resnet8}}                  # orch list models
+data: {{use: digits8}}                   # orch list data
+train:
+  batch_per_worker: 32
+  optimizer: {{sgd: {{lr: 0.1, momentum: 0.9}}}}
+cluster: local-4                       # orch list clusters; cluster.nodes=2 works on the command line
+stacks:                                # orch list techniques
+  ddp: [torch-ddp]
+  mine: [mg-wfbp]
+baseline: ddp
+measure: {{blocks: 8, steps: 20, warmup: 10}}
+on: local
+"""
+
+TECHNIQUE = '''\
+"""{title}: one line, what it changes about a step. Here: every few neighbouring gradients share an all-reduce.
+
+Helps: many small tensors. Does not: few large ones. Lossless.
+Source: the paper, section and equation.
+"""
+
+from __future__ import annotations
+
+from orch.plan import Plan
+from orch.technique import Context, Knobs, Slot, Technique, count, fuse_each_wave
+
+
+class Config(Knobs):
+    """What a recipe may set. `orch show {name}`, the schema and the ranges of sweeps derive from here."""
+
+    tensors: int = count(4, "gradients that share an all-reduce", least=1)
+
+
+def ends(sends: int, tensors: int) -> list[int]:
+    """Return the index after the last member of each bucket, ascending, the last being `sends`."""
+    return [*range(tensors, sends, tensors), sends]
+
+
+def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
+    """Fuse the all-reduces of every wave, in launch order."""
+    return fuse_each_wave(plan, lambda plan, step, sends: ends(len(sends), config.tensors))
+
+
+technique = Technique(
+    name="{name}",
+    slot=Slot.SCHEDULE,
+    rewrite=rewrite,
+    source="the paper, as you would cite it",
+    lossless=True,
+    config=Config,
+)
+'''
+
+TEST = '''\
+"""{title}: what its pass does to a plan. `orch test {name}` runs the contract that holds for every technique."""
+
+from __future__ import annotations
+
+import pytest
+
+from {module} import Config, ends, technique
+
+
+@pytest.mark.parametrize(
+    ("sends", "tensors", "expected"),
+    [(10, 4, [4, 8, 10]), (8, 4, [4, 8]), (3, 4, [3]), (1, 1, [1])],
+)
+def test_every_gradient_is_in_one_bucket(sends: int, tensors: int, expected: list[int]) -> None:
+    assert ends(sends, tensors) == expected
+
+
+def test_a_bucket_of_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="tensors"):
+        Config(tensors=0)
+
+
+def test_the_name_users_write() -> None:
+    assert technique.name == "{name}"
+'''

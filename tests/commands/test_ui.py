@@ -1,0 +1,42 @@
+"""The browser's server: which port, which hosts, and that it really answers under this machine's name."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from orch.commands import ui
+from orch.errors import OrchError
+
+
+def listening() -> socket.socket:
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    taken.listen()
+    return taken
+
+
+def test_a_port_in_use_is_said_not_joined() -> None:
+    with listening() as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OrchError, match=rf"cannot listen on 127.0.0.1:{port}: .*in use; leave --port out"):
+            ui.choose_port("127.0.0.1", port)
+
+
+def test_without_a_port_a_free_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    with listening() as taken:
+        monkeypatch.setattr(ui, "_USUAL_PORT", taken.getsockname()[1])
+        assert ui.choose_port("127.0.0.1", None) not in (0, taken.getsockname()[1])
+
+
+def test_an_address_of_no_interface_is_one_line() -> None:
+    with pytest.raises(OrchError, match="cannot listen on"):
+        ui.choose_port("203.0.113.7", 5000)
+
+
+def test_this_machine_is_allowed_by_name() -> None:
+    arguments = ui.server_arguments("sqlite:///x.db", "0.0.0.0", 5001)
+    allowed = arguments[arguments.index("--allowed-hosts") + 1].split(",")
+    assert {"localhost:*", "127.0.0.1:*", f"{socket.gethostname()}:*"} <= set(allowed)
+    assert arguments[arguments.index("--backend-store-uri") + 1] == "sqlite:///x.db"
