@@ -1,0 +1,1 @@
+"""Experiments: a recipe's stacks predicted on costs, or really run, and compared."""

@@ -1,0 +1,60 @@
+"""A timeline as text: one row a stream, one column a slice of time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orch.plan.timeline import Span, Timeline
+from orch.units import format_seconds
+
+MARKS = {"forward": "F", "backward": "B", "update": "U", "idle": "."}
+LEGEND = "F forward, B backward, U update, c other computing, 0-9a-z bucket of a collective, . idle"
+
+
+def draw(timeline: Timeline, width: int = 72) -> list[str]:
+    """Return the last whole period of `timeline` as text: a row a stream, `width` columns, and its length.
+
+    A column shows what took most of its slice, so a task much shorter than a column may be hidden.
+    """
+    period = timeline.plan.period
+    chosen = [span for index in range(len(timeline) - period, len(timeline)) for span in timeline.spans(index)]
+    if not chosen:
+        return []
+    begin = float(timeline.boundaries[-1 - period]) if len(timeline) > period else min(s.start_s for s in chosen)
+    end = max(float(timeline.boundaries[-1]), max(span.end_s for span in chosen))
+    streams = sorted({span.task.stream for span in chosen})
+    label = max(len(stream) for stream in streams)
+    rows = []
+    for stream in streams:
+        spans = [span for span in chosen if span.task.stream == stream]
+        rows.append(f"{stream:<{label}} |{_row(spans, begin, end, width)}|")
+    steps = "one step" if period == 1 else f"{period} steps"
+    return [*rows, f"{'':<{label}}  0{format_seconds(end - begin):>{width - 1}} ({steps})"]
+
+
+def _row(spans: Sequence[Span], begin: float, end: float, width: int) -> str:
+    cell = (end - begin) / width
+    if cell <= 0:
+        return MARKS["idle"] * width
+    shares: list[dict[str, float]] = [{} for _ in range(width)]
+    for span in spans:
+        first = max(0, int((span.start_s - begin) / cell))
+        for column in range(first, min(width, int((span.end_s - begin) / cell) + 1)):
+            low, high = begin + column * cell, begin + (column + 1) * cell
+            share = min(high, span.end_s) - max(low, span.start_s)
+            if share > 0:
+                mark = _mark(span)
+                shares[column][mark] = shares[column].get(mark, 0.0) + share
+    return "".join(_winner(share, cell) for share in shares)
+
+
+def _winner(share: dict[str, float], cell: float) -> str:
+    share = share | {MARKS["idle"]: cell - sum(share.values())}
+    return max(share, key=lambda mark: share[mark])
+
+
+def _mark(span: Span) -> str:
+    kind, bucket = span.task.op.kind, span.task.name.rpartition(".b")[2]
+    if span.task.stream.startswith("net.") and bucket.isdigit():
+        return "0123456789abcdefghijklmnopqrstuvwxyz"[int(bucket) % 36]
+    return MARKS.get(kind, "c")
