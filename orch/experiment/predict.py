@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
 
+from orch.cluster import Cluster
+from orch.errors import OrchError
 from orch.experiment.memory import peak_memory_bytes
+from orch.models import catalogue
+from orch.models.profile import Profile
 from orch.plan import Collective, Plan
 from orch.plan.timeline import Timeline
+from orch.recipe import Recipe, load
+from orch.recipe.schema import Train
 from orch.simulate import ready_times, simulate
+from orch.stack import PassReport, apply
 from orch.technique import Context
-
-if TYPE_CHECKING:
-    from orch.cluster import Cluster
+from orch.workload import data_parallel, forward_reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +71,124 @@ class StackForecast:
             for task in step
             if isinstance(task.op, Collective)
         )
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The predictions of a recipe's stacks on one cluster. The ceiling is the plain plan with communication free."""
+
+    recipe: str
+    cluster: Cluster
+    baseline: str
+    ceiling_s: float
+    stacks: dict[str, StackForecast]
+
+    def speedup(self, stack: str) -> float:
+        """Baseline's step time over that of `stack`."""
+        return self.stacks[self.baseline].step_time_s.median / self.stacks[stack].step_time_s.median
+
+    @property
+    def ceiling_speedup(self) -> float:
+        """Baseline's step time over the ceiling: no lossless technique for communication gains more here."""
+        return self.stacks[self.baseline].step_time_s.median / self.ceiling_s
+
+
+def predict(recipe: Recipe, *, cluster: Cluster | None = None, profile: Profile | None = None) -> Forecast:
+    """Return the forecast of every stack of `recipe`. Raises OrchError E301 where a link was never described.
+
+    `cluster` and `profile` take the place of the recipe's own when links and layer times were measured.
+    """
+    cluster = recipe.cluster if cluster is None else cluster
+    profile = profile_of(recipe) if profile is None else profile
+    stacks = {name: _forecast(recipe, name, cluster, profile) for name in recipe.stacks}
+    baseline = recipe.baseline.name
+    plain = _plain(recipe, baseline, cluster, profile)
+    ceiling = simulate(plain, cluster.communication_free()).step_time_s
+    return Forecast(recipe.name, cluster, baseline, ceiling, stacks)
+
+
+def profile_of(recipe: Recipe) -> Profile:
+    """Return the profile of the recipe's model, torch-free. Raises OrchError for a model that only code can describe."""
+    return catalogue.resolve(recipe.model).profile()
+
+
+def predict_scales(recipe: str | Path, overrides: Sequence[str], scale: str) -> dict[int, Forecast]:
+    """Return forecasts by world size for `scale` (`32,64` workers), each as if `cluster.nodes` had been overridden.
+
+    Raises OrchError for a number of workers that does not fill whole nodes.
+    """
+    per_node = load(recipe, overrides).cluster.devices_per_node
+    result: dict[int, Forecast] = {}
+    for part in scale.split(","):
+        workers = int(part) if part.strip().isdecimal() else 0
+        if workers < 1 or workers % per_node:
+            message = f"--scale {scale}: {part.strip()!r} is no number of workers that fills nodes of {per_node}"
+            raise OrchError(message, code="E603", hint=f"write multiples of {per_node}, such as {8 * per_node}")
+        result[workers] = predict(load(recipe, [*overrides, f"cluster.nodes={workers // per_node}"]))
+    return result
+
+
+def _plain(recipe: Recipe, stack: str, cluster: Cluster, profile: Profile) -> Plan:
+    train = recipe.stacks[stack].train
+    batch = train.batch_per_worker or (train.global_batch or 0) // cluster.world_size
+    return data_parallel(
+        profile, cluster.world_size, batch, precision=train.precision, gradient_dtype=train.gradient_dtype
+    )
+
+
+def plan_stack(recipe: Recipe, stack: str, cluster: Cluster, profile: Profile) -> tuple[Plan, list[PassReport]]:
+    """Return the plan of one stack and what each pass did to it."""
+    context = Context(
+        cluster,
+        cluster.world_size,
+        ready=lambda plan, step: ready_times(plan, step, cluster),
+        parameters={tensor.name: tensor.shape for tensor in profile.tensors},
+        forward_reads=forward_reads(profile),
+    )
+    plain = _plain(recipe, stack, cluster, profile)
+    return apply(plain, recipe.stacks[stack].members, context, lambda plan: simulate(plan, cluster).step_time_s)
+
+
+def _forecast(recipe: Recipe, name: str, cluster: Cluster, profile: Profile) -> StackForecast:
+    stack = recipe.stacks[name]
+    plan, passes = plan_stack(recipe, name, cluster, profile)
+    timeline = simulate(plan, cluster)
+    sends = [task for step in plan.steps for task in step if isinstance(task.op, Collective)]
+    spans = {group: cluster.span(plan.groups[group].blocks[0]) for group in plan.groups}
+    batch = stack.train.batch_per_worker or (stack.train.global_batch or 0) // cluster.world_size
+    return StackForecast(
+        name=name,
+        plan=plan,
+        timeline=timeline,
+        step_time_s=_band(plan, cluster, timeline.step_time_s, max((t.op.nbytes for t in sends), default=0)),
+        ceiling_s=simulate(plan, cluster.communication_free()).step_time_s,
+        compute_s=timeline.busy_s(),
+        payload_bytes=sum(task.op.nbytes for task in sends) / plan.period,
+        wire_bytes=sum(task.op.wire_bytes(spans[task.group]) for task in sends) / plan.period,
+        peak_memory_bytes=peak_memory_bytes(plan, profile, batch, stack.train.precision, _optimizer(stack.train)),
+        lossless=stack.lossless,
+        basis=_basis(cluster, profile, max((t.op.nbytes for t in sends), default=0)),
+        passes=tuple(str(report) for report in passes),
+    )
+
+
+def _band(plan: Plan, cluster: Cluster, median: float, nbytes: int) -> Band:
+    """Simulate the same plan with every cost at the low and at the high end of what its basis leaves open."""
+    bands = cluster.bands(nbytes=nbytes)
+    low, high = (
+        simulate(
+            plan, cluster.scaled(*((1.0 + band) ** sign for band in (bands.start_up, bands.per_byte, bands.compute)))
+        ).step_time_s
+        for sign in (-1, 1)
+    )
+    return Band(median, min(low, median), max(high, median))
+
+
+def _basis(cluster: Cluster, profile: Profile, nbytes: int) -> str:
+    compute = "measured layer times" if profile.measured else f"{cluster.device.basis} compute"
+    return f"{compute}, {cluster.basis(nbytes=nbytes)} links"
+
+
+def _optimizer(train: Train) -> str:
+    settings = train.optimizer.settings
+    return "sgd-momentum" if train.optimizer.name == "sgd" and settings.get("momentum") else train.optimizer.name

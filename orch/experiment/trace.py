@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from orch.errors import OrchError
 from orch.plan.timeline import Timeline
 
 
@@ -45,3 +48,11 @@ def trace(timelines: Mapping[str, Timeline]) -> dict[str, Any]:
 
 def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
     return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
+
+
+def write_trace(path: Path, timelines: Mapping[str, Timeline]) -> None:
+    """Write the trace of `timelines` to `path`. Raises OrchError where that cannot be written."""
+    try:
+        path.write_text(json.dumps(trace(timelines)), encoding="utf-8")
+    except OSError as error:
+        raise OrchError(f"cannot write {path}: {error.strerror}", code="E602") from None

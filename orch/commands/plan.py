@@ -1,0 +1,177 @@
+"""`orch plan`: predict one step of every stack; nothing is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orch.commands import Panel
+from orch.commands._options import Json, Overrides, RecipeName
+
+if TYPE_CHECKING:
+    from orch.experiment.predict import Forecast, StackForecast
+
+PANEL = Panel.EXPERIMENT
+
+
+def command(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    scale: Annotated[
+        str | None, typer.Option(metavar="WORKERS,..", help="Predict at these world sizes too: --scale 32,64.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the timelines as a trace for ui.perfetto.dev.")
+    ] = None,
+    diff: Annotated[
+        tuple[str, str] | None, typer.Option(metavar="A B", help="Show how the plans of two stacks differ.")
+    ] = None,
+    as_json: Json = False,
+) -> object:
+    """Predict one step of every stack: time, gain, exposed communication, bytes, memory. Starts nothing."""
+    from orch.experiment.predict import predict, predict_scales
+    from orch.experiment.trace import write_trace
+    from orch.recipe import load
+
+    found = load(recipe, overrides or [])
+    forecast = predict(found)
+    differences = _differences(forecast, *diff) if diff is not None else None
+    scales = predict_scales(recipe, overrides or [], scale) if scale is not None else {}
+    if trace is not None:
+        write_trace(trace, {name: stack.timeline for name, stack in forecast.stacks.items()})
+    if as_json:
+        document = _document(forecast)
+        if scales:
+            document["scales"] = {str(workers): _document(other) for workers, other in scales.items()}
+        return document if differences is None else document | {"diff": differences}
+    if differences is not None:
+        _say_lines(differences)
+    else:
+        _say_forecast(forecast)
+    if scales:
+        _say_scales(scales)
+    if trace is not None:
+        from orch.commands._output import say
+
+        say(f"\ntrace: {trace} (open it at ui.perfetto.dev)")
+    return None
+
+
+def _differences(forecast: Forecast, old: str, new: str) -> list[str]:
+    from orch.errors import OrchError, did_you_mean
+    from orch.plan import diff
+
+    for name in (old, new):
+        if name not in forecast.stacks:
+            hint = did_you_mean(name, forecast.stacks) or f"stacks: {', '.join(forecast.stacks)}"
+            raise OrchError(f"--diff: {name!r} is no stack of {forecast.recipe}", code="E233", hint=hint)
+    return diff(forecast.stacks[old].plan, forecast.stacks[new].plan) or [f"the plans of {old} and {new} are equal"]
+
+
+def _document(forecast: Forecast) -> dict[str, object]:
+    return {
+        "recipe": forecast.recipe,
+        "cluster": forecast.cluster.name,
+        "workers": forecast.cluster.world_size,
+        "mode": "simulated",
+        "baseline": forecast.baseline,
+        "ceiling": {"step_time_s": forecast.ceiling_s, "speedup": forecast.ceiling_speedup},
+        "stacks": {name: _stack_document(forecast, stack) for name, stack in forecast.stacks.items()},
+    }
+
+
+def _stack_document(forecast: Forecast, stack: StackForecast) -> dict[str, object]:
+    band = stack.step_time_s
+    return {
+        "step_time_s": {"median": band.median, "lo": band.lo, "hi": band.hi},
+        "speedup": forecast.speedup(stack.name),
+        "compute_s": stack.compute_s,
+        "exposed_communication_s": stack.exposed_communication_s,
+        "payload_bytes_per_worker": stack.payload_bytes,
+        "wire_bytes_per_worker": stack.wire_bytes,
+        "peak_memory_bytes": stack.peak_memory_bytes,
+        "lossless": stack.lossless,
+        "basis": stack.basis,
+        "passes": stack.passes,
+        "buckets": [
+            {"tensors": bucket.tensors, "bytes": bucket.nbytes, "collective": bucket.collective, "step": bucket.step}
+            for bucket in stack.buckets
+        ],
+        "tasks": sum(len(step) for step in stack.plan.steps),
+    }
+
+
+def _say_lines(lines: Sequence[str]) -> None:
+    from orch.commands._output import say
+
+    for line in lines:
+        say(line)
+
+
+def _say_forecast(forecast: Forecast) -> None:
+    from orch.commands._output import say, table
+    from orch.experiment.draw import LEGEND, draw
+    from orch.units import format_bytes, format_seconds
+
+    say(f"{forecast.recipe} on {forecast.cluster.name}, {forecast.cluster.world_size} workers (simulated)")
+    say(
+        f"if communication were free: {format_seconds(forecast.ceiling_s)} a step, "
+        f"{forecast.ceiling_speedup:.2f}x over {forecast.baseline}; no exact schedule can beat that here\n"
+    )
+    headers = ["stack", "step time", "range", "gain", "exposed", "payload", "on the wire", "memory", "", "buckets"]
+    rows = [
+        [
+            name,
+            format_seconds(stack.step_time_s.median),
+            f"{format_seconds(stack.step_time_s.lo)} - {format_seconds(stack.step_time_s.hi)}",
+            "baseline" if name == forecast.baseline else f"{forecast.speedup(name):.2f}x",
+            format_seconds(stack.exposed_communication_s),
+            format_bytes(stack.payload_bytes),
+            format_bytes(stack.wire_bytes),
+            format_bytes(stack.peak_memory_bytes),
+            "exact" if stack.lossless else "lossy",
+            len(stack.buckets),
+        ]
+        for name, stack in forecast.stacks.items()
+    ]
+    say(table(headers, rows))
+    for basis in dict.fromkeys(stack.basis for stack in forecast.stacks.values()):
+        say(f"\nrests on: {basis}")
+    for name, stack in forecast.stacks.items():
+        say(f"\n{name}")
+        for line in (*stack.passes, *_bucket_lines(stack), *draw(stack.timeline)):
+            say(f"  {line}")
+    say(f"\n{LEGEND}")
+
+
+def _bucket_lines(stack: StackForecast, most: int = 6) -> list[str]:
+    """Name the first buckets; the JSON document has all of them."""
+    from orch.units import format_bytes
+
+    lines = []
+    for number, bucket in enumerate(stack.buckets[:most]):
+        first, last = bucket.tensors[0], bucket.tensors[-1]
+        names = first if first == last else f"{first} .. {last} ({len(bucket.tensors)})"
+        lines.append(f"bucket {number}: {bucket.collective} of {format_bytes(bucket.nbytes)}, {names}")
+    if len(stack.buckets) > most:
+        lines.append(f"... and {len(stack.buckets) - most} more (--json has all)")
+    return lines
+
+
+def _say_scales(scales: Mapping[int, Forecast]) -> None:
+    from orch.commands._output import say, table
+    from orch.units import format_seconds
+
+    names = list(next(iter(scales.values())).stacks)
+    rows = []
+    for workers, forecast in scales.items():
+        cells = [
+            f"{format_seconds(forecast.stacks[name].step_time_s.median)} ({forecast.speedup(name):.2f}x)"
+            for name in names
+        ]
+        rows.append([workers, f"{forecast.ceiling_speedup:.2f}x", *cells])
+    say("\nat other sizes (simulated):\n")
+    say(table(["workers", "ceiling", *names], rows))
