@@ -85,9 +85,9 @@ def _rates(running: Sequence[str], sharing: Sharing) -> dict[str, float]:
     rates = dict.fromkeys(running, 1.0)
     for name in running:
         if name == COMPUTE and network:
-            rates[name] = 1.0 / sharing.compute
+            rates[name] = 1.0 / sharing.compute_slowdown
         elif name.startswith("net.") and computing:
-            rates[name] = 1.0 / sharing.communication
+            rates[name] = 1.0 / sharing.communication_slowdown
     return rates
 
 

@@ -29,7 +29,7 @@ def simulate(plan: Plan, cluster: Cluster, *, iterations: int | None = None, see
     """
     iterations = 2 + 2 * plan.period if iterations is None else iterations
     programs = tuple(_program(plan, index, cluster) for index in range(plan.period))
-    if _streams_share(cluster):
+    if cluster.sharing is not None:
         return share(plan, [program.durations for program in programs], cluster.sharing, iterations)
     if _ranks_differ(plan, cluster):
         return _evaluate(plan, programs, iterations, _Ranks(plan, cluster, seed))
@@ -70,13 +70,9 @@ def _program(plan: Plan, index: int, cluster: Cluster) -> _Program:
     )
 
 
-def _streams_share(cluster: Cluster) -> bool:
-    return cluster.sharing.compute > 1.0 or cluster.sharing.communication > 1.0
-
-
 def _ranks_differ(plan: Plan, cluster: Cluster) -> bool:
     same_work = all(len(ranks) == plan.world_size for ranks in plan.roles.values())
-    return not same_work or bool(cluster.jitter) or bool(cluster.speed)
+    return not same_work or bool(cluster.jitter) or cluster.uneven
 
 
 class _Alike:
