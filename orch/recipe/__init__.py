@@ -2,6 +2,6 @@
 
 from orch.recipe.check import Recipe, load
 from orch.recipe.origin import Origin
-from orch.recipe.stacks import Part, Stack
+from orch.recipe.stacks import Stack
 
-__all__ = ["Origin", "Part", "Recipe", "Stack", "load"]
+__all__ = ["Origin", "Recipe", "Stack", "load"]

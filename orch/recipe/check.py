@@ -18,7 +18,7 @@ from orch.recipe.compose import Composed, compose, merge
 from orch.recipe.faults import checked, first
 from orch.recipe.origin import Origin, complete, origin_of
 from orch.recipe.schema import LATER, Data, Measure, Model, RecipeFile, Target, Train
-from orch.recipe.stacks import Stack, build_parts
+from orch.recipe.stacks import Stack, build_members
 from orch.recipe.tree import Node, dotted, mapping
 
 
@@ -159,7 +159,7 @@ def _stacks(tree: Node, spec: RecipeFile) -> dict[str, Stack]:
     knobs = tree.get("techniques") or mapping({}, tree.where)
     trains = _trains(tree, spec)
     return {
-        name: Stack(name, build_parts(name, members, knobs), trains.get(name, spec.train))
+        name: Stack(name, build_members(name, members, knobs), trains.get(name, spec.train))
         for name, members in node.items()
     }
 

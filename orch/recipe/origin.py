@@ -92,16 +92,16 @@ def _knobs(tree: Node, stacks: Mapping[str, Stack]) -> Node:
     for name, stack in stacks.items():
         members = written.get(name) or written
         parts = {}
-        for part in stack.parts:
-            own = members.get(part.name)
-            node = knob_node(own, shared.get(part.name) if shared is not None else None)
-            why = f"default of {part.name}"
+        for member in stack.members:
+            own = members.get(member.name)
+            node = knob_node(own, shared.get(member.name) if shared is not None else None)
+            why = f"default of {member.name}"
             place = node.where if node is not None else Position(f"{why}: fills an empty slot")
-            given = dict(_as_read(node, part.config).items()) if node is not None else {}
-            for knob, info in type(part.config).model_fields.items():
-                if knob not in given and info.default is not None:
+            given = dict(_as_read(node, member.config).items()) if node is not None else {}
+            for knob, info in type(member.config).model_fields.items():
+                if knob not in given and not info.is_required():
                     given[knob] = default_node(info.default, Position(why))
-            parts[part.name] = mapping(given, place, own.key_where if own is not None else None)
+            parts[member.name] = mapping(given, place, own.key_where if own is not None else None)
         named[name] = mapping(parts, members.where, members.key_where, over=members.over)
     return mapping(named, written.where, written.key_where, over=written.over)
 

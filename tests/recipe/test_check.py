@@ -25,7 +25,7 @@ def test_a_recipe_is_read(good: Path) -> None:
     assert recipe.cluster.world_size == 8
     assert recipe.cluster.name == "tiny"
     assert recipe.stacks["both"].techniques == ("squeeze", "together")
-    assert recipe.stacks["both"].parts[0].config.rank == 4
+    assert recipe.stacks["both"].members[0].config.rank == 4
     assert not recipe.stacks["both"].lossless
     assert recipe.baseline.name == "plain"
 
@@ -36,8 +36,8 @@ def test_the_order_of_a_stack_means_nothing(changed: Changed) -> None:
 
 
 def test_an_empty_slot_is_filled_as_the_others_say(changed: Changed) -> None:
-    parts = changed("stacks.alone=[squeeze]").stacks["alone"].parts
-    assert [(part.name, part.implied) for part in parts] == [("squeeze", False), ("together", True)]
+    members = changed("stacks.alone=[squeeze]").stacks["alone"].members
+    assert [(member.name, member.given) for member in members] == [("squeeze", True), ("together", False)]
 
 
 def test_a_resolved_recipe_is_the_same_recipe(changed: Changed, lab: Path) -> None:
@@ -47,8 +47,8 @@ def test_a_resolved_recipe_is_the_same_recipe(changed: Changed, lab: Path) -> No
     loaded = load(again)
     assert loaded.resolved() == recipe.resolved()
     assert (loaded.spec.train, loaded.cluster, loaded.name) == (recipe.spec.train, recipe.cluster, "1.10")
-    knobs = [{part.name: part.config for part in stack.parts} for stack in recipe.stacks.values()]
-    assert [{part.name: part.config for part in stack.parts} for stack in loaded.stacks.values()] == knobs
+    knobs = [{member.name: member.config for member in stack.members} for stack in recipe.stacks.values()]
+    assert [{member.name: member.config for member in stack.members} for stack in loaded.stacks.values()] == knobs
 
 
 def test_a_recipe_is_frozen_and_travels(changed: Changed) -> None:
@@ -99,9 +99,9 @@ def test_an_origin_tells_what_it_replaced(changed: Changed) -> None:
         (["techniques.squeeze.rnak=1"], "override 1: techniques.squeeze.rnak=1: unknown key 'rnak' in techniques.squeeze; did you mean rank? [E210]"),
         (["stacks.both={together: , squeeze: {share: 2}}"], "override 1: stacks.both={together: , squeeze: {share: 2}}: stacks.both.squeeze.share must be at most 1; it is 2 [E213]"),
         (["techniques.alone={}"], "override 1: techniques.alone={}: knobs for technique 'alone', which no stack uses; remove them, or name it in a stack [E224]"),
-        (["stacks.x=[each, together]"], "override 1: stacks.x=[each, together]: 'each' and 'together' both fill slot schedule; keep one, or make 'together' a stack of its own [E225]"),
-        (["stacks.x=[alone, squeeze]"], "override 1: stacks.x=[alone, squeeze]: 'squeeze' cannot share a stack with 'alone': both own the step; remove 'alone' from 'x', or make it a stack of its own [E226]"),
-        (["stacks.x=[squeeze, sparse-only]"], "override 1: stacks.x=[squeeze, sparse-only]: 'sparse-only' needs sparse gradients, but 'squeeze' gives low-rank ones; remove 'sparse-only' or 'squeeze' [E227]"),
+        (["stacks.x=[each, together]"], "override 1: stacks.x=[each, together]: 'each' and 'together' both fill slot schedule; keep one, or make 'together' a stack of its own [E510]"),
+        (["stacks.x=[alone, squeeze]"], "override 1: stacks.x=[alone, squeeze]: 'squeeze' and 'alone' exclude one another: both own the step; drop 'alone' [E511]"),
+        (["stacks.x=[squeeze, sparse-only]"], "override 1: stacks.x=[squeeze, sparse-only]: 'sparse-only' needs sparse gradients and 'squeeze' gives low-rank; drop one of them, or make 'sparse-only' a stack of its own [E512]"),
         (["stacks.x=[]"], "override 1: stacks.x=[]: the stack 'x' is empty; name at least one technique: orch list techniques [E228]"),
         (["stacks.x=[each, each]"], "override 1: stacks.x=[each, each]: technique 'each' stands in this stack twice; remove one [E228]"),
         (["train.global_batch=12"], "override 1: train.global_batch=12: train.global_batch 12 cannot be divided among 8 workers; the nearest that can is 16 [E229]"),
