@@ -14,14 +14,14 @@ LEGEND = "F forward, B backward, U update, c other computing, 0-9a-z bucket of a
 def draw(timeline: Timeline, width: int = 72) -> list[str]:
     """Return the last whole period of `timeline` as text: a row a stream, `width` columns, and its length.
 
-    A column shows what took most of its slice, so a task much shorter than a column may be hidden.
+    The window runs from the end of one step's computing to the end of the next; what reaches over is cut. A column shows what took most of its slice, so a task much shorter than a column may be hidden.
     """
     period = timeline.plan.period
-    chosen = [span for index in range(len(timeline) - period, len(timeline)) for span in timeline.spans(index)]
+    begin = float(timeline.boundaries[-1 - period]) if len(timeline) > period else 0.0
+    end = float(timeline.boundaries[-1])
+    chosen = [span for span in timeline.spans() if span.end_s > begin and span.start_s < end]
     if not chosen:
         return []
-    begin = float(timeline.boundaries[-1 - period]) if len(timeline) > period else min(s.start_s for s in chosen)
-    end = max(float(timeline.boundaries[-1]), max(span.end_s for span in chosen))
     streams = sorted({span.task.stream for span in chosen})
     label = max(len(stream) for stream in streams)
     rows = []
