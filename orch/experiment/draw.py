@@ -14,7 +14,8 @@ LEGEND = "F forward, B backward, U update, c other computing, 0-9a-z bucket of a
 def draw(timeline: Timeline, width: int = 72) -> list[str]:
     """Return the last whole period of `timeline` as text: a row a stream, `width` columns, and its length.
 
-    The window runs from the end of one step's computing to the end of the next; what reaches over is cut. A column shows what took most of its slice, so a task much shorter than a column may be hidden.
+    The window runs from the end of one step's computing to the end of the next; what reaches over is cut. A column
+    shows what took most of its slice, so a task much shorter than a column may be hidden.
     """
     period = timeline.plan.period
     begin = float(timeline.boundaries[-1 - period]) if len(timeline) > period else 0.0

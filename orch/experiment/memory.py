@@ -23,7 +23,9 @@ def peak_memory_bytes(plan: Plan, profile: Profile, batch: int, precision: str, 
 
 
 def _buffers(plan: Plan) -> int:
-    """Flat buffers of one step; a gathered payload is held once a rank. Gradients in a bucket are views, but packed from their own."""
+    """Flat buffers of one step; a gathered payload is held once a rank. Gradients in a bucket are views, but packed
+    from their own.
+    """
     sizes: dict[str, int] = {}
     for step in plan.steps:
         for task in step:
