@@ -1,0 +1,68 @@
+"""What the gang's tests run on the ranks; workers import it by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+from orch.errors import OrchError
+from orch.gang import Worker
+
+
+def who(worker: Worker, *args: Any) -> tuple[Any, ...]:
+    return (worker.rank, worker.world_size, worker.threads, os.getpid(), *args)
+
+
+def all_reduce(worker: Worker, name: str = "world", threads: int = 1) -> float:
+    import torch
+
+    tensor = torch.full((3,), float(worker.rank + 1))
+    worker.progress.set(step=0, task="all_reduce.b0", waiting=True)
+    worker.process_group(name, threads=threads).allreduce([tensor]).wait()
+    worker.progress.set(waiting=False)
+    return float(tensor[0])
+
+
+def speak(worker: Worker, text: str) -> None:
+    pass
+
+
+def events(worker: Worker, count: int) -> str:
+    for number in range(count):
+        worker.emit({"step": number})
+    return "done"
+
+
+def fail_at(worker: Worker, rank: int, how: str) -> None:
+    """Train five steps of all-reduce; `rank` fails in step 3 as `how` says."""
+    import torch
+
+    group = worker.process_group("fail")
+    for step in range(5):
+        worker.progress.set(step=step, task="all_reduce.b1", waiting=False)
+        if worker.rank == rank and step == 3:
+            _fail(how)
+        worker.progress.set(waiting=True)
+        group.allreduce([torch.ones(4)]).wait()
+        worker.progress.set(waiting=False)
+
+
+def _fail(how: str) -> None:
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "segv":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    elif how == "exit":
+        os._exit(7)
+    elif how == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif how == "sleep":
+        time.sleep(3600)
+    elif how == "raise":
+        raise ValueError("a weight is not finite\nsecond line")
+    elif how == "orch":
+        raise OrchError("data set 'x' is absent", code="E321", hint="make it")
+    elif how == "lambda":
+        raise SystemExit(3)

@@ -1,0 +1,133 @@
+"""The promises of a gang, on real processes: results by rank, events, logs, and failures that name their rank."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from orch.errors import OrchError, RunError
+from orch.gang import end_all, make_gang
+from tests.gang import functions
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_results_come_by_rank_and_groups_reduce(size: int) -> None:
+    with make_gang("processes", size) as gang:
+        answers = gang.call(functions.who, "x", per_rank=[(rank * 10,) for rank in range(size)])
+        assert [answer[:3] + answer[4:] for answer in answers] == [(r, size, 1, "x", r * 10) for r in range(size)]
+        assert gang.call(functions.all_reduce) == [size * (size + 1) / 2] * size
+        assert gang.call(functions.all_reduce, "other", 2) == [size * (size + 1) / 2] * size
+
+
+def test_workers_are_reused_and_quickly() -> None:
+    with make_gang("processes", 2) as gang:
+        first = gang.call(functions.who)
+    begin = time.perf_counter()
+    with make_gang("processes", 2) as gang:
+        assert gang.call(functions.who) == first
+        gang.call(functions.all_reduce)
+    assert time.perf_counter() - begin < 0.3
+    with make_gang("processes", 2, env={"X": "1"}) as gang:
+        assert gang.call(functions.who) != first
+
+
+def test_events_arrive_in_order_before_the_results() -> None:
+    seen: list[tuple[int, dict[str, int]]] = []
+    with make_gang("processes", 2) as gang:
+        assert gang.call(functions.events, 50, on_event=lambda rank, e: seen.append((rank, e))) == ["done"] * 2
+    for rank in range(2):
+        assert [event["step"] for r, event in seen if r == rank] == list(range(50))
+
+
+def test_prints_go_to_the_log_of_the_rank_and_of_the_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for run in ("a", "b"):
+        with make_gang("processes", 2, log_dir=tmp_path / run) as gang:
+            gang.call(functions.speak, f"run {run}")
+    assert (tmp_path / "a" / "rank1.log").read_text() == "run a 1\nrun a err 1\n"
+    assert (tmp_path / "b" / "rank0.log").read_text() == "run b 0\nrun b err 0\n"
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("kill", "rank 2 of 4 died in step 3, task all_reduce.b1 (signal 9); ranks 0, 1, 3 waited for it; log: {log}"),
+        ("segv", "rank 2 of 4 died in step 3, task all_reduce.b1 (signal 11); ranks 0, 1, 3 waited for it; log: {log}"),
+        (
+            "exit",
+            "rank 2 of 4 died in step 3, task all_reduce.b1 (exit code 7); ranks 0, 1, 3 waited for it; log: {log}",
+        ),
+        (
+            "raise",
+            (
+                "rank 2 of 4 raised ValueError in step 3, task all_reduce.b1: a weight is not finite ({file}:{line}); "
+                "ranks 0, 1, 3 waited for it; log: {log}"
+            ),
+        ),
+    ],
+)
+def test_a_failed_rank_is_named(how: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = Path(functions.__file__)
+    line = 1 + source.read_text().splitlines().index('        raise ValueError("a weight is not finite\\nsecond line")')
+    with make_gang("processes", 4, log_dir=tmp_path / "runs" / "ab12") as gang, pytest.raises(RunError) as caught:
+        gang.call(functions.fail_at, 2, how)
+    expected = text.format(log="runs/ab12/rank2.log", file=source, line=line)
+    assert str(caught.value).replace("E702", "E701") == f"{expected} [E701]"
+    assert caught.value.exit_code == 3
+    if how == "raise":
+        assert "second line" in "".join(caught.value.__notes__)
+
+
+def test_an_error_of_the_user_is_raised_as_it_is() -> None:
+    with (
+        make_gang("processes", 2) as gang,
+        pytest.raises(OrchError, match=r"data set 'x' is absent; make it \[E321\]") as e,
+    ):
+        gang.call(functions.fail_at, 1, "orch")
+    assert not isinstance(e.value, RunError)
+
+
+@pytest.mark.parametrize(("how", "text"), [("sleep", "hangs"), ("stop", "is stopped")])
+def test_a_hung_collective_is_named_within_ten_seconds(how: str, text: str) -> None:
+    begin = time.perf_counter()
+    expected = rf"^rank 2 of 3 {text} in step 3, task all_reduce.b1; ranks 0, 1 wait for it \[E703\]$"
+    with make_gang("processes", 3) as gang, pytest.raises(RunError, match=expected):
+        gang.call(functions.fail_at, 2, how)
+    assert time.perf_counter() - begin < 10
+
+
+def test_after_a_failure_no_worker_is_left_and_the_next_gang_works() -> None:
+    gang = make_gang("processes", 3)
+    pids = [answer[3] for answer in gang.call(functions.who)]
+    with pytest.raises(RunError):
+        gang.call(functions.fail_at, 0, "raise")
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+    with pytest.raises(RunError, match="the gang is closed"):
+        gang.call(functions.who)
+    gang.close()
+    with make_gang("processes", 3) as fresh:
+        assert not set(pids) & {answer[3] for answer in fresh.call(functions.who)}
+
+
+def test_two_gangs_at_once() -> None:
+    with make_gang("processes", 2) as one, make_gang("processes", 2) as two:
+        assert not {a[3] for a in one.call(functions.who)} & {a[3] for a in two.call(functions.who)}
+        assert one.call(functions.all_reduce) == two.call(functions.all_reduce) == [3.0, 3.0]
+
+
+def test_what_cannot_be_called_is_refused_before_anything_runs() -> None:
+    with make_gang("processes", 2) as gang, pytest.raises(RunError, match="cannot be sent"):
+        gang.call(functions.who, lambda: None)
+    with make_gang("processes", 2) as gang, pytest.raises(RunError, match="1 entries for 2 ranks"):
+        gang.call(functions.who, per_rank=[(1,)])
+
+
+def test_end_all_ends_the_warm_workers() -> None:
+    with make_gang("processes", 2) as gang:
+        pids = [answer[3] for answer in gang.call(functions.who)]
+    end_all()
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
