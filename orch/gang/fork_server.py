@@ -33,7 +33,7 @@ class ForkServer:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         boot = _BOOT.format(path=[p or os.getcwd() for p in sys.path], fd=theirs.fileno(), preload=list(preload))
         with theirs:
-            # A session of its own: Ctrl-C in the terminal reaches the driver only, which then ends the workers in order.
+            # Its own session: Ctrl-C in the terminal reaches the driver only, which then ends the workers in order.
             self._process = subprocess.Popen(
                 [sys.executable, "-c", boot],
                 pass_fds=[theirs.fileno()],
@@ -50,7 +50,7 @@ class ForkServer:
         return self._process.pid
 
     def fork(self, main: Callable[..., None], spec: Any, descriptors: Sequence[int]) -> int:
-        """Return the pid of a new process that runs `main(spec, *descriptors)` and then leaves. EOFError: server dead."""
+        """Return the pid of a new process that runs `main(spec, *descriptors)` and leaves. EOFError: server dead."""
         with self._lock:
             try:
                 self.connection.send(("fork", pickle.dumps((main, spec)), len(descriptors)))

@@ -48,7 +48,7 @@ def make_group(store: Store, rank: int, size: int, *, host: str, device: str, th
     `host`: this machine's address on the network that carries the collectives. `threads`: of gloo, 1 keeps the order of
     completion that of the launches, 2 is what torch's own DDP runs on.
     """
-    options = ProcessGroupGloo._Options()
+    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # absent from torch's stubs
     options._devices = [ProcessGroupGloo.create_device(hostname=host)]
     options._threads = threads
     options._timeout = TIMEOUT

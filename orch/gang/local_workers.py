@@ -42,7 +42,7 @@ class Workers(Protocol):
         """Hand a message to a rank; one that has died is reported by `wait`."""
 
     def wait(self, timeout_s: float) -> list[tuple[int, bytes | Died]]:
-        """Return what the ranks said since the last time, in order per rank; empty after `timeout_s`. A rank dies once."""
+        """Return what the ranks said since the last time, in order; empty after `timeout_s`. A rank dies once."""
 
     def look(self) -> list[Look]:
         """Return what can be seen of every rank now, the dead ones' last place included."""

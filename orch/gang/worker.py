@@ -52,8 +52,8 @@ class Worker:
     """One rank of a gang: what every called function receives first.
 
     `rank`, `world_size`, `threads` (of torch in this process), `device` (`cpu`, `cuda:0`), `log_path` (this rank's log,
-    None where output is not captured), `cache` (a dict that survives calls: warm models and the like), `progress` (where
-    this rank is; say it before waiting for others).
+    None where output is not captured), `cache` (a dict that survives calls, for warm models and the like), `progress`
+    (where this rank is; say it before waiting for others).
     """
 
     def __init__(self, spec: Spec, progress: Progress, emit: Callable[[Any], None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from typing import Any
 
@@ -26,7 +27,8 @@ def all_reduce(worker: Worker, name: str = "world", threads: int = 1) -> float:
 
 
 def speak(worker: Worker, text: str) -> None:
-    pass
+    sys.stdout.write(f"{text} {worker.rank}\n")
+    sys.stderr.write(f"{text} err {worker.rank}\n")
 
 
 def events(worker: Worker, count: int) -> str:
