@@ -1,9 +1,10 @@
 """Rebuild the tables under `orch/models/profiles` from the libraries that define the models.
 
     python tools/make_profiles.py            # all whose library is installed; --check compares instead of writing
-    python tools/make_profiles.py resnet50
+    python tools/make_profiles.py vgg16
 
-Models are built on the meta device, so nothing is computed. The K80 trace of GoogLeNet was measured by others and has
+Only nets whose code is not ours and not transformers' have tables; the others are counted from their layers. Models
+are built on the meta device, so nothing is computed. The K80 trace of GoogLeNet was measured by others and has
 no builder.
 """
 
@@ -37,15 +38,6 @@ class Recipe:
     image_size: int = TABLE_IMAGE_SIZE
 
 
-def _resnet(depths: Sequence[int]) -> Callable[[], nn.Module]:
-    def build() -> nn.Module:
-        from orch.models.zoo.vision import resnet
-
-        return resnet(depths=depths, num_classes=1000, channels=3)
-
-    return build
-
-
 def _torchvision(name: str, **arguments: Any) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         import torchvision  # type: ignore[import-untyped, import-not-found, unused-ignore]
@@ -62,9 +54,6 @@ def _inception_v4() -> nn.Module:
 
 
 RECIPES = {
-    "resnet50": Recipe("ResNet-50, 1000 classes", "transformers", _resnet((3, 4, 6, 3))),
-    "resnet101": Recipe("ResNet-101, 1000 classes", "transformers", _resnet((3, 4, 23, 3))),
-    "resnet152": Recipe("ResNet-152, 1000 classes", "transformers", _resnet((3, 8, 36, 3))),
     "densenet161": Recipe("DenseNet-161, 1000 classes", "torchvision", _torchvision("densenet161")),
     "densenet201": Recipe("DenseNet-201, 1000 classes", "torchvision", _torchvision("densenet201")),
     "googlenet": Recipe(

@@ -1,26 +1,23 @@
-"""Convolutional models that run: residual nets from transformers' configuration.
-
-Shapes: B batch, C channels, S image side, K classes. Images [B, C, S, S] -> an output whose `logits` are [B, K].
-"""
+"""Image models that run. Shapes: B batch, C channels, S side, K classes; images [B, C, S, S] -> logits [B, K]."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torch import nn
 
+from orch.models.vision import EXPANSION, ResNetKnobs
 
-def resnet(*, depths: Sequence[int], num_classes: int, channels: int, width: int = 64) -> nn.Module:
-    """Return transformers' bottleneck ResNet; `depths` blocks a stage, the first stage `4 * width` channels wide."""
+
+def resnet(knobs: ResNetKnobs) -> nn.Module:
+    """Return transformers' bottleneck ResNet; its output has `logits`."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
     config = ResNetConfig(
-        num_channels=channels,
-        embedding_size=width,
-        hidden_sizes=[width * 4 * 2**stage for stage in range(len(depths))],
-        depths=list(depths),
+        num_channels=knobs.channels,
+        embedding_size=knobs.width,
+        hidden_sizes=[knobs.width * EXPANSION * 2**stage for stage in range(len(knobs.depths))],
+        depths=list(knobs.depths),
         layer_type="bottleneck",
-        num_labels=num_classes,
+        num_labels=knobs.num_classes,
     )
     model: nn.Module = ResNetForImageClassification(config)
     return model

@@ -1,0 +1,72 @@
+"""Write a profile down layer by layer, in the order the layers run; counted as `orch.models.zoo.trace` counts.
+
+Gradient-ready order is what autograd does with such layers: modules in reverse, a product's bias before its weight, a
+normalisation's weight before its bias, a tied tensor when its last use in backward is done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from orch.models.profile import Module, Profile, Tensor
+
+NORM_FLOPS_PER_ELEMENT = 8.0
+
+
+@dataclass
+class Draft:
+    """A profile in the making. Modules go in the order they run; tensors in the order they are registered."""
+
+    modules: list[Module] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
+    ready: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def module(self, name: str, flops: float, elements: float, *, ready: tuple[str, ...] = ()) -> None:
+        """Add a module; `ready` are the tensors whose gradients it completes, in the order they come."""
+        self.modules.append(Module(name, float(flops), float(elements)))
+        self.ready[name] = ready
+
+    def tensor(self, name: str, *shape: int, modules: tuple[str, ...]) -> None:
+        """Register a tensor."""
+        self.tensors.append(Tensor(name, shape, modules))
+
+    def linear(
+        self, name: str, rows: int, inputs: int, outputs: int, *, bias: bool = True, across: bool = False
+    ) -> None:
+        """A product of `rows` rows a sample; `across`: the weight is kept [inputs, outputs], as GPT-2 has it."""
+        ready = (f"{name}.bias", f"{name}.weight") if bias else (f"{name}.weight",)
+        self.module(name, 2 * rows * inputs * outputs, rows * outputs, ready=ready)
+        self.tensor(f"{name}.weight", *((inputs, outputs) if across else (outputs, inputs)), modules=(name,))
+        if bias:
+            self.tensor(f"{name}.bias", outputs, modules=(name,))
+
+    def convolution(self, name: str, side: int, inputs: int, outputs: int, kernel: int) -> None:
+        """A square convolution without bias, on `side` x `side` output pixels."""
+        self.module(name, 2 * side**2 * outputs * inputs * kernel**2, side**2 * outputs, ready=(f"{name}.weight",))
+        self.tensor(f"{name}.weight", outputs, inputs, kernel, kernel, modules=(name,))
+
+    def norm(self, name: str, rows: int, size: int) -> None:
+        """A normalisation of `rows` rows of `size` numbers a sample."""
+        elements = rows * size
+        self.module(name, NORM_FLOPS_PER_ELEMENT * elements, elements, ready=(f"{name}.weight", f"{name}.bias"))
+        self.tensor(f"{name}.weight", size, modules=(name,))
+        self.tensor(f"{name}.bias", size, modules=(name,))
+
+    def embedding(self, name: str, rows: float, vocab: int, size: int, *, tied: tuple[str, ...] = ()) -> None:
+        """A look-up of `rows` rows a sample; `tied` are later modules that use its table as a weight."""
+        self.module(name, 0, rows * size, ready=(f"{name}.weight",))
+        self.tensor(f"{name}.weight", vocab, size, modules=(name, *tied))
+
+    def attention(self, name: str, seq_len: int, hidden: int, heads: int, *, fused: bool) -> None:
+        """The products QK^T and PV of one block. A fused kernel never stores the scores."""
+        self.module(f"{name}#scores", 2 * seq_len**2 * hidden, 0 if fused else heads * seq_len**2)
+        self.module(f"{name}#values", 2 * seq_len**2 * hidden, seq_len * hidden)
+
+    def register_first(self, start: int, end: int) -> None:
+        """Move the tensors added since `end` before those added from `start` on: run late, registered early."""
+        self.tensors[start:] = self.tensors[end:] + self.tensors[start:end]
+
+    def finish(self, name: str, source: str) -> Profile:
+        """Return the profile."""
+        ready = [tensor for module in reversed(self.modules) for tensor in self.ready[module.name]]
+        return Profile(name, tuple(self.modules), tuple(self.tensors), tuple(ready), source)

@@ -1,0 +1,58 @@
+"""Models that a recipe names by `python: pkg.mod:fn`: build them, and see their step by tracing it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from orch.errors import OrchError, Position
+from orch.models.batches import Batch
+from orch.models.profile import Profile
+from orch.models.zoo.objective import Objective
+from orch.models.zoo.trace import trace
+
+if TYPE_CHECKING:
+    from orch.models.datasets import ChosenData
+
+TRACED_BATCH = 2  # batch normalisation needs more than one value a channel
+
+
+def build(path: str, arguments: Mapping[str, Any], seed: int, where: Position | None = None) -> nn.Module:
+    """Return `fn(**arguments)` of `pkg.mod:fn`, with torch's random state set from `seed` and put back afterwards.
+
+    Raises OrchError (E424) when it cannot be imported, fails, or returns no module.
+    """
+    module, _, function = path.partition(":")
+    try:
+        make = getattr(importlib.import_module(module), function)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = make(**arguments)
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise OrchError(f"model {path} cannot be made: {reason}", code="E424", where=where) from error
+    if not isinstance(model, nn.Module):
+        message = f"model {path} returned {type(model).__name__}, not a torch.nn.Module"
+        raise OrchError(message, code="E424", where=where)
+    return model
+
+
+def profile(path: str, model: nn.Module, data: ChosenData) -> Profile:
+    """Return the profile of one step of `model` on the first samples of `data`. Raises OrchError (E424) if it fails."""
+    loaded = data.load()
+    inputs, targets = loaded.train.take(np.arange(TRACED_BATCH) % len(loaded.train))
+    batch = Batch(inputs, targets, 0, 0.0)
+    objective = Objective(loaded.interface.answers)
+    source = f"traced: one step of {path} on {data.name}"
+    try:
+        return trace(model, lambda m: objective.loss(m, batch), batch=TRACED_BATCH, name=path, source=source)
+    except OrchError:
+        raise
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise OrchError(f"model {path} fails on data {data.name}: {reason}", code="E424") from error
