@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from orch.errors import OrchError, Position, did_you_mean
 from orch.models.kinds import Interface, refuse_mismatch
@@ -155,6 +155,37 @@ class ProfileModel:
 
 
 ChosenModel = NamedModel | PythonModel | ProfileModel
+
+
+class ModelSpec(Protocol):
+    """A recipe's `model:`, as the recipe's schema reads it."""
+
+    @property
+    def use(self) -> str | None: ...
+
+    @property
+    def python(self) -> str | None: ...
+
+    @property
+    def profile(self) -> str | None: ...
+
+    @property
+    def arguments(self) -> Mapping[str, Any]: ...
+
+
+def resolve(
+    spec: ModelSpec, *, where: Position | None = None, beside: Path | None = None, listed: Collection[str] = ()
+) -> ChosenModel:
+    """Return the model of a recipe's `model:`; see `choose`."""
+    return choose(
+        use=spec.use,
+        python=spec.python,
+        profile=spec.profile,
+        arguments=spec.arguments,
+        where=where,
+        beside=beside,
+        listed=listed,
+    )
 
 
 def choose(

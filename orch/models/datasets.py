@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pydantic import Field
 
@@ -140,6 +140,21 @@ def choose_data(use: str, arguments: Mapping[str, Any] | None = None, where: Pos
     """Return what a recipe's `data:` names. Raises OrchError at `where`, with the key to change."""
     found = dataset(use, where)
     return ChosenData(found, validated(found.knobs, arguments or {}, "data", where), where)
+
+
+class DataSpec(Protocol):
+    """A recipe's `data:`, as the recipe's schema reads it."""
+
+    @property
+    def use(self) -> str: ...
+
+    @property
+    def arguments(self) -> Mapping[str, Any]: ...
+
+
+def resolve(spec: DataSpec, *, where: Position | None = None) -> ChosenData:
+    """Return the data set of a recipe's `data:`; see `choose_data`."""
+    return choose_data(spec.use, spec.arguments, where)
 
 
 def _square(knobs: Any, _: Interface) -> Interface:
