@@ -232,7 +232,7 @@ def _load(place: Place, where: Position | None) -> Technique:
 
 def _places() -> Iterator[Place]:
     yield from _built_in()
-    yield from _entry_points()
+    yield from _entry_points(tuple(sys.path))
     here = project()
     for module in here.techniques:
         yield from _listed_module(module, here)
@@ -263,18 +263,17 @@ def _name(path: Path) -> str:
     return path.stem.replace("_", "-")
 
 
-def _entry_points() -> Iterator[Place]:
+@lru_cache(maxsize=8)
+def _entry_points(path: tuple[str, ...]) -> tuple[Place, ...]:
+    """Return the techniques that installed packages offer; `path` is sys.path, which decides what is installed."""
     from importlib.metadata import entry_points
 
+    places = []
     for point in entry_points(group=ENTRY_POINTS):
         package = point.dist.name if point.dist is not None else point.module
-        yield Place(
-            point.name,
-            point.module,
-            f"the package {package} ({point.value})",
-            package,
-            attribute=point.attr or "technique",
-        )
+        declared = f"the package {package} ({point.value})"
+        places.append(Place(point.name, point.module, declared, package, attribute=point.attr or "technique"))
+    return tuple(places)
 
 
 def _listed_module(module: str, here: Project) -> Iterator[Place]:

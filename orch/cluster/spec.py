@@ -46,7 +46,7 @@ GivenKind = Literal["measured", "fitted", "nameplate"]
 
 
 class _Spec(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class DeviceSpec(_Spec):

@@ -30,7 +30,7 @@ LATER = {
 class Section(BaseModel):
     """Base of every part of a recipe: frozen, no unknown keys, no silent conversion, finite numbers."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
 
 
 def _name(value: str) -> str:
