@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,30 @@ def quoted(text: str) -> str:
     return f"'{clipped(text)}'"
 
 
+@dataclass(frozen=True, slots=True)
+class ErrorPage:
+    """What there is to say about an error code: the fault, why it is refused, what gives it, and what to do."""
+
+    code: str
+    title: str
+    means: str
+    example: str
+    fix: str
+
+
+def error_pages() -> dict[str, ErrorPage]:
+    """Return the pages of error codes, by code. Any `error_pages/*.yaml` adds to them; a code has one page."""
+    import yaml
+
+    pages: dict[str, ErrorPage] = {}
+    for path in sorted((Path(__file__).parent / "error_pages").glob("*.yaml")):
+        for code, entry in yaml.safe_load(path.read_text(encoding="utf-8")).items():
+            if code in pages:
+                raise ValueError(f"{path.name}: {code} has a page already")
+            pages[code] = ErrorPage(code, **entry)
+    return dict(sorted(pages.items()))
+
+
 def _folded(name: str) -> str:
     return name.lower().replace("_", "-")
 
@@ -81,7 +106,10 @@ def _folded(name: str) -> str:
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """Return the name a user most likely meant, whatever its case and whether written with `_` or `-`."""
     by_fold = {_folded(candidate): candidate for candidate in sorted(names, reverse=True)}
-    close = difflib.get_close_matches(_folded(name), by_fold, n=1, cutoff=0.6)
+    folded = _folded(name)
+    close = difflib.get_close_matches(folded, by_fold, n=1, cutoff=0.6)
+    # A word of a longer name is near it: ddp is torch-ddp, however much shorter.
+    close = close or [fold for fold in by_fold if folded in fold.split("-")]
     return by_fold[close[0]] if close else None
 
 

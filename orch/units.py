@@ -14,7 +14,8 @@ from pydantic import BeforeValidator, WithJsonSchema
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
-_TIME = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+# Two characters look like micro: U+00B5 of keyboards and U+03BC, the Greek letter.
+_TIME = {"ns": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _BYTES = {prefix + "B": factor for prefix, factor in (_DECIMAL | _BINARY).items()}
 _BITS_PER_S = {prefix + "bit": factor / 8 for prefix, factor in _DECIMAL.items()}
 _BYTES_PER_S = {f"{unit}/s": factor for unit, factor in _BYTES.items()}
@@ -22,7 +23,7 @@ _RATES = _BYTES_PER_S | _BITS_PER_S | {f"{unit}/s": factor for unit, factor in _
 _PER_BYTE = {f"{unit}/B": factor for unit, factor in _TIME.items()}
 _FLOPS = {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items()}
 
-_NUMBER = re.compile(r"([+-]?(?:\d+(?:_\d+)*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*)")
+_NUMBER = re.compile(r"([+-]?(?:\d+(?:_\d+)*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +51,19 @@ class Dimension:
         result = float(number.replace("_", "")) * self.units[unit]
         if not math.isfinite(result):
             raise ValueError(f"{value} is too large for a {self.name}")
+        if result < 0:
+            raise ValueError(f"{value} is negative; a {self.name} is not")
         return result
 
     def _unknown(self, number: str, unit: str) -> str:
         if re.fullmatch(r"[kKMGTP]?i?b(/s|ps)?", unit):
             prefix = unit.split("b")[0]
-            readings = f"{number}{prefix}B (bytes) or {number}{prefix.rstrip('i')}bit (bits)"
-            return f"{number}{unit} is ambiguous; write {readings}"
+            amount = f"{number}{prefix}B{'' if 'B' in self.units else '/s'}"
+            return f"{number}{unit} is ambiguous; write {amount} (bytes) or {number}{prefix.rstrip('i')}bit (bits)"
+        if unit.lower() == "m" and "ms" in self.units:
+            return f"{number}{unit} is ambiguous; write {number}ms (milliseconds) or {number}min (minutes)"
+        if f"{unit}/s" in self.units:
+            return f"{number}{unit} is an amount, not a {self.name}; did you mean {number}{unit}/s?"
         folded = {known.lower(): known for known in reversed(self.units)}
         near = folded.get(unit.lower())
         hint = f"did you mean {number}{near}?" if near is not None else f"write for example {self.example}"
@@ -76,7 +83,9 @@ FRACTION = Dimension("fraction", "", {"%": 0.01}, "5%")
 
 
 def _shown(value: object) -> str:
-    return f"{value!r}" if isinstance(value, str) else f"{value}"
+    if value is None:
+        return "nothing"
+    return repr(value) if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def parse_fraction(value: object) -> float:
@@ -109,13 +118,13 @@ Fraction = Annotated[float, BeforeValidator(parse_fraction), FRACTION]
 
 
 def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
-    if not math.isfinite(value):
-        return str(value)
-    for factor, unit in steps:
-        if abs(value) >= factor:
-            return f"{value / factor:.3g} {unit}" if abs(value / factor) < 1000 else f"{value / factor:.0f} {unit}"
-    factor, unit = steps[-1]
-    return f"{value / factor:.3g} {unit}" if value else f"0 {unit}"
+    base = next(unit for factor, unit in steps if factor == 1.0)
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g} {base}"
+    # The unit is chosen by the rounded number, so that 0.9999 s is not shown as 1e+03 ms.
+    factor, unit = next((step for step in steps if abs(float(f"{value / step[0]:.3g}")) >= 1), steps[-1])
+    number = value / factor
+    return f"{number:.3g} {unit}" if abs(number) < 999.5 else f"{number:.0f} {unit}"
 
 
 def format_seconds(value: float) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from orch.errors import error_pages
+
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -40,7 +42,10 @@ def codes(places: Iterable[Raised]) -> list[str]:
 def page(code: str, places: Iterable[Raised]) -> str:
     """Return the page of one code: every message it stands for, how to mend it, and where it comes from."""
     mine = [place for place in places if place.code == code]
-    lines = [f"{code}: {mine[0].about}", ""]
+    told = error_pages().get(code)
+    lines = [f"{code}: {told.title if told else mine[0].about}", ""]
+    if told is not None:
+        lines += [told.means, "", *(f"    {line}" for line in told.example.splitlines()), "", told.fix, "", "Messages:"]
     for place in mine:
         lines.append(f"  {place.message or '(a message passed on)'}")
         if place.hint:

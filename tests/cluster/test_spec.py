@@ -108,14 +108,14 @@ FAULTS = [
     ("device.source", None, "device", SOURCELESS),
     (f"{INTER}.source", None, INTER, SOURCELESS),
     (f"{INTER}.alpha", 5, f"{INTER}.alpha", "5 is not a time; write a number with its unit, such as 50us"),
-    (f"{INTER}.alpha", "-5us", f"{INTER}.alpha", "Input should be greater than or equal to 0"),
+    (f"{INTER}.alpha", "-5us", f"{INTER}.alpha", "-5us is negative; a time is not"),
     (f"{INTER}.alpha", None, INTER, "a link needs alpha, and beta or bandwidth"),
     (f"{INTER}.bandwidth", "10Gbit", INTER, "beta and bandwidth say the same thing; keep one"),
     (
         "links.intra.bandwidth",
         "100Gb",
         "links.intra.bandwidth",
-        "100Gb is ambiguous; write 100GB (bytes) or 100Gbit (bits)",
+        "100Gb is ambiguous; write 100GB/s (bytes) or 100Gbit (bits)",
     ),
     (f"{INTER}.algorithm", "rign", f"{INTER}.algorithm", "'rign' is not known; did you mean ring?"),
     (
