@@ -33,8 +33,8 @@ class Summary:
 class Speedup:
     """How much faster a stack is than `over`: above 1 is faster.
 
-    `lo` and `hi` (None for one block) hold at `level` for all comparisons with the baseline together. `outliers` are
-    numbers of blocks, from 0, that lie far from the others; they are named, never dropped.
+    `lo` and `hi` (None for one block) hold at `level` for all `comparisons` with the baseline together. `logs` are the
+    log ratios, a block each.
     """
 
     over: str
@@ -42,21 +42,50 @@ class Speedup:
     lo: float | None
     hi: float | None
     level: float
-    n: int
-    method: str
-    distinguishable: bool
-    blocks_needed_for_1_percent: int | None
-    outliers: tuple[int, ...] = ()
+    logs: tuple[float, ...]
+    comparisons: int = 1
+
+    @property
+    def n(self) -> int:
+        """Number of blocks."""
+        return len(self.logs)
+
+    @property
+    def method(self) -> str:
+        """How the interval was made."""
+        return METHOD if self.comparisons == 1 else f"{METHOD}, Bonferroni over {self.comparisons}"
+
+    @property
+    def distinguishable(self) -> bool:
+        """Whether the interval leaves out 1."""
+        return self.lo is not None and self.hi is not None and not self.lo <= 1.0 <= self.hi
+
+    @property
+    def blocks_needed_for_1_percent(self) -> int | None:
+        """Blocks that would show a gain of 1 % at this noise; None beyond 100,000, or for one block."""
+        if self.n < 2:
+            return None
+        return blocks_needed(stdev(self.logs), 0.01, _each(self.level, self.comparisons))
+
+    @property
+    def outliers(self) -> tuple[int, ...]:
+        """Numbers of blocks, from 0, that lie far from the others; they are named, never dropped."""
+        return outliers(self.logs)
+
+    def to_json(self) -> dict[str, float | int | str | bool | None]:
+        """Return what `orch run --json` prints of a speedup."""
+        keys = ("over", "median", "lo", "hi", "level", "n", "method", "distinguishable")
+        return {key: getattr(self, key) for key in keys}
 
     def __str__(self) -> str:
+        needed = self.blocks_needed_for_1_percent
         if self.distinguishable:
             text = f"{self.median:.2f} [{self.lo:.2f}, {self.hi:.2f}], n={self.n}"
         elif self.lo is None:
             text = f"not distinguishable (n={self.n}; an interval needs at least 2 blocks)"
-        elif self.blocks_needed_for_1_percent is None:
+        elif needed is None:
             text = f"not distinguishable (n={self.n}; a 1 % gain would need more than {MOST_BLOCKS:,} blocks)"
         else:
-            needed = self.blocks_needed_for_1_percent
             text = f"not distinguishable (n={self.n}; a 1 % gain would need about {needed} blocks)"
         if self.outliers:
             text += f"; far from the others: block {', '.join(str(block) for block in self.outliers)}"
@@ -81,13 +110,10 @@ def compare(
         )
     if comparisons < 1:
         raise ValueError(f"comparisons counts the stacks that meet the baseline; found {comparisons}")
-    logs = [math.log(base / own) for base, own in zip(_valid(baseline_times), _valid(stack_times), strict=True)]
-    each = 1.0 - (1.0 - level) / comparisons
-    middle, lo, hi = _interval(logs, each)
-    apart = lo is not None and hi is not None and not lo <= 1.0 <= hi
-    method = METHOD if comparisons == 1 else f"{METHOD}, Bonferroni over {comparisons}"
-    needed = blocks_needed(stdev(logs), 0.01, each) if len(logs) > 1 else None
-    return Speedup(over, middle, lo, hi, level, len(logs), method, apart, needed, outliers(logs))
+    pairs = zip(_valid(baseline_times), _valid(stack_times), strict=True)
+    logs = tuple(math.log(base / own) for base, own in pairs)
+    middle, lo, hi = _interval(logs, _each(level, comparisons))
+    return Speedup(over, middle, lo, hi, level, logs, comparisons)
 
 
 def compare_all(times: Mapping[str, Sequence[float]], baseline: str, level: float = 0.95) -> dict[str, Speedup]:
@@ -162,6 +188,11 @@ def block_orders(stacks: Sequence[str], blocks: int, seed: int) -> list[list[str
         chance.shuffle(rows)
         orders += [[names[(row + mirrored * step) % count] for step in steps] for row in rows]
     return orders[:blocks]
+
+
+def _each(level: float, comparisons: int) -> float:
+    """Return the level of each of several intervals that hold together at `level` (Bonferroni)."""
+    return 1.0 - (1.0 - level) / comparisons
 
 
 def _interval(logs: Sequence[float], level: float) -> tuple[float, float | None, float | None]:

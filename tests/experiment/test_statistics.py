@@ -54,7 +54,16 @@ def test_a_clear_gain_reads_as_one():
     found = compare(BASELINE, [time / ratio for time, ratio in zip(BASELINE, ratios, strict=True)], over="ddp")
     assert found.distinguishable
     assert str(found) == "1.35 [1.33, 1.37], n=8"
-    assert (found.over, found.level, found.method) == ("ddp", 0.95, "paired t on log ratios per block")
+    assert found.to_json() == {
+        "over": "ddp",
+        "median": pytest.approx(1.35),
+        "lo": pytest.approx(1.333, abs=1e-3),
+        "hi": pytest.approx(1.367, abs=1e-3),
+        "level": 0.95,
+        "n": 8,
+        "method": "paired t on log ratios per block",
+        "distinguishable": True,
+    }
 
 
 def test_hand_calculation():
