@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import pkgutil
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -36,7 +35,10 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 @cache
 def command_names() -> tuple[str, ...]:
     """Return the names of all commands: the modules of `orch.commands`, none of them imported."""
-    return tuple(module.name for module in pkgutil.iter_modules(commands.__path__) if not module.name.startswith("_"))
+    files = os.listdir(os.path.dirname(commands.__file__))
+    return tuple(
+        sorted(file.removesuffix(".py") for file in files if file.endswith(".py") and not file.startswith("_"))
+    )
 
 
 class Commands(TyperGroup):
