@@ -12,24 +12,30 @@ from pathlib import Path
 
 RUNS_VARIABLE = "ORCH_RUNS"
 STORE_VARIABLE = "MLFLOW_TRACKING_URI"
+_SQLITE = "sqlite:///"
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The index of a directory of runs. `local` is False when somebody else owns it, such as a server."""
+    """The index of a directory of runs. `local` is False when the user named another one."""
 
     uri: str
     index_dir: Path
     local: bool
 
     @property
-    def database(self) -> Path:
-        """The sqlite file of a local store."""
-        return self.index_dir / "mlflow.db"
+    def file(self) -> Path | None:
+        """The sqlite file of the store, or None for a server."""
+        return Path(self.uri.removeprefix(_SQLITE)) if self.uri.startswith(_SQLITE) else None
+
+    @property
+    def links(self) -> bool:
+        """Whether this process talks to the database itself, and so can link artifacts instead of sending them."""
+        return self.uri.startswith(("sqlite:", "postgresql", "mysql", "mssql"))
 
     @property
     def artifacts(self) -> Path:
-        """Where a local store keeps, per index entry, a link to the run directory."""
+        """Where links to run directories are kept, one per entry."""
         return self.index_dir / "artifacts"
 
 
@@ -45,9 +51,11 @@ def store_of(root: Path, uri: str | None = None) -> Store:
     """
     index_dir = root.absolute() / ".index"
     chosen = uri or os.environ.get(STORE_VARIABLE) or ""
-    if chosen:
-        return Store(chosen, index_dir, local=False)
-    return Store(f"sqlite:///{index_dir / 'mlflow.db'}", index_dir, local=True)
+    if not chosen:
+        return Store(f"{_SQLITE}{index_dir / 'mlflow.db'}", index_dir, local=True)
+    if chosen.startswith(_SQLITE):  # a relative path means the directory of whoever wrote it
+        chosen = _SQLITE + str(Path(chosen.removeprefix(_SQLITE)).absolute())
+    return Store(chosen, index_dir, local=False)
 
 
 def store_uri(root: str | Path | None = None) -> str:

@@ -96,43 +96,87 @@ def value_lines(values: Iterable[Value]) -> Iterator[str]:
 
 def read_steps(path: Path) -> list[Step]:
     """Return the steps of a file in step order. A step written twice, as after a recovery, counts as last written."""
-    found: dict[int, Step] = {}
-    for row in _rows(path, STEP_COLUMNS):
-        try:
-            step = Step(
-                step=int(row["step"]),
-                block=int(row["block"]) if row["block"] else None,
-                loss=_number(row["loss"]),
-                step_time_s=_number(row["step_time_s"]),
-                clock_s=float(row["clock_s"]),
-            )
-        except (ValueError, TypeError):
-            continue
-        found[step.step] = step
+    found = {step.step: step for step in map(_step, _rows(path, STEP_COLUMNS)) if step is not None}
     return [found[number] for number in sorted(found)]
 
 
 def read_values(path: Path) -> list[Value]:
     """Return the named figures of a file in step order; last written wins for a name and step met twice."""
-    found: dict[tuple[int, str], Value] = {}
-    for row in _rows(path, METRIC_COLUMNS):
-        try:
-            value = Value(int(row["step"]), float(row["clock_s"]), row["name"], float(row["value"]))
-        except (ValueError, TypeError):
-            continue
-        found[value.step, value.name] = value
+    found = {(v.step, v.name): v for v in map(_value, _rows(path, METRIC_COLUMNS)) if v is not None}
     return [found[key] for key in sorted(found)]
 
 
-def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[Mapping[str, str]]:
+class Follower:
+    """Reads what was added to the files of a part since the last look.
+
+    `repeated` becomes True when a step or value came a second time: then what was read before no longer counts.
+    """
+
+    def __init__(self) -> None:
+        self.repeated = False
+        self._offsets = [0, 0]
+        self._last: dict[str, int] = {}
+
+    def new(self, steps: Path | None, values: Path | None) -> tuple[list[Step], list[Value]]:
+        """Return the whole lines that were added, in file order."""
+        fresh = (
+            [s for s in map(_step, self._rows(0, steps, STEP_COLUMNS)) if s is not None],
+            [v for v in map(_value, self._rows(1, values, METRIC_COLUMNS)) if v is not None],
+        )
+        for name, number in [("", s.step) for s in fresh[0]] + [(f"={v.name}", v.step) for v in fresh[1]]:
+            self.repeated |= number <= self._last.get(name, -1)
+            self._last[name] = max(number, self._last.get(name, -1))
+        return fresh
+
+    def skip(self, steps: Path | None, values: Path | None) -> None:
+        """Take everything that is there as read."""
+        self.new(steps, values)
+        self.repeated = False
+
+    def _rows(self, which: int, path: Path | None, columns: tuple[str, ...]) -> list[dict[str, str]]:
+        if path is None or not path.exists():
+            return []
+        with path.open("rb") as file:
+            file.seek(self._offsets[which])
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offsets[which] += len(whole)
+        return list(_parsed(whole, columns))
+
+
+def _step(row: Mapping[str, str]) -> Step | None:
+    try:
+        return Step(
+            step=int(row["step"]),
+            block=int(row["block"]) if row["block"] else None,
+            loss=_number(row["loss"]),
+            step_time_s=_number(row["step_time_s"]),
+            clock_s=float(row["clock_s"]),
+        )
+    except ValueError:
+        return None
+
+
+def _value(row: Mapping[str, str]) -> Value | None:
+    try:
+        return Value(int(row["step"]), float(row["clock_s"]), row["name"], float(row["value"]))
+    except ValueError:
+        return None
+
+
+def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, str]]:
     try:
         data = path.read_bytes()
     except OSError:
         return
-    text = data[: data.rfind(b"\n") + 1].decode("utf-8", errors="replace")
-    for row in csv.DictReader(io.StringIO(text)):
-        if all(row.get(column) is not None for column in columns):
-            yield row
+    yield from _parsed(data[: data.rfind(b"\n") + 1], columns)
+
+
+def _parsed(lines: bytes, columns: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    # The header parses as a row too; its words are no numbers, so whoever reads rows drops it.
+    for cells in csv.reader(io.StringIO(lines.decode("utf-8", errors="replace"))):
+        if len(cells) == len(columns):
+            yield dict(zip(columns, cells, strict=True))
 
 
 def _cell(value: float | None) -> str:

@@ -17,14 +17,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import Protocol, cast
 
 from orch.errors import OrchError
 from orch.track import directory as directories
-from orch.track import encoding, environment, state, steps
+from orch.track import encoding, environment, indexer, state, steps
 from orch.track.directory import Facts, RunDirectory
+from orch.track.indexer import IndexUnavailableError
+from orch.track.redact import redact_text
+from orch.track.settings import Store, store_of
 
 Warn = Callable[[str], None]
+FINISH_TIMEOUT_S = 20.0
 
 
 class Terminated(KeyboardInterrupt):
@@ -48,6 +52,10 @@ class RunLog(Protocol):
     def path(self) -> Path | None:
         """The run directory."""
 
+    @property
+    def parent_run_id(self) -> str | None:
+        """MLflow's id of the run once it is finished; None when there is no index."""
+
     def start(self) -> None:
         """Say that the workers are there and the run is no longer queued."""
 
@@ -68,12 +76,25 @@ class RunLog(Protocol):
 
 
 class Tracker:
-    """Makes runs under `root`. With `enabled` False nothing is written and every call does nothing."""
+    """Makes runs under `root`, and keeps their index (in `uri`, or where `settings` says) if MLflow is installed.
 
-    def __init__(self, root: Path, *, enabled: bool = True, warn: Warn | None = None) -> None:
-        self._root = root
+    With `enabled` False nothing is written and every call does nothing; with `index` False only the index is left out.
+    One tracker serves any number of runs, one after the other.
+    """
+
+    def __init__(
+        self, root: Path, *, uri: str | None = None, enabled: bool = True, index: bool = True, warn: Warn | None = None
+    ) -> None:
+        self._root = root.absolute()
+        self._store = store_of(root, uri)
         self._enabled = enabled
+        self._index = _Index(self._root, self._store, warn or _to_stderr) if index and indexer.available() else None
         self._warn = warn or _to_stderr
+
+    def close(self) -> None:
+        """Let go of the index. Without this call it is let go of when the interpreter ends."""
+        if self._index is not None:
+            self._index.close()
 
     @contextmanager
     def run(
@@ -96,7 +117,9 @@ class Tracker:
                 code="E701",
                 hint="choose another place with --runs DIR",
             ) from error
-        run = Run(made, project or Path.cwd(), self._warn)
+        if self._index is not None:
+            self._index.watch(made.path)
+        run = Run(made, project or Path.cwd(), self._warn, self._index)
         with _signals_raise():
             try:
                 yield run
@@ -109,8 +132,10 @@ class Tracker:
 class Run:
     """A tracked run. Made by `Tracker.run`."""
 
-    def __init__(self, directory: RunDirectory, project: Path, warn: Warn) -> None:
+    def __init__(self, directory: RunDirectory, project: Path, warn: Warn, index: _Index | None = None) -> None:
         self.directory = directory
+        self.parent_run_id: str | None = None
+        self._index = index
         self._warn = warn
         self._warned: set[str] = set()
         self._folders = directory.stack_folders()
@@ -168,6 +193,8 @@ class Run:
         """Keep the results; the run is done."""
         self.write("results.json", results)
         self.close("done")
+        if self._index is not None:
+            self.parent_run_id = self._index.finish(self.path)
 
     def close(self, status: state.Status, reason: str = "") -> None:
         """End the run. The first end stands; later calls do nothing."""
@@ -196,6 +223,47 @@ class Run:
         self._facts = facts | self._facts
         self.attempt("write environment.json", lambda: self.directory.write_json("environment.json", self._facts))
         self.attempt("write project.diff", lambda: directories.write_diff(self.directory, diff))
+
+
+class _Index:
+    """The index as a run sees it: asked, never waited for but at the end, and complained about once."""
+
+    def __init__(self, root: Path, store: Store, warn: Warn) -> None:
+        self._root = root
+        self._store = store
+        self._warn = warn
+        self._warned = False
+        self._indexer: indexer.Indexer | None = None
+
+    def watch(self, run: Path) -> None:
+        try:
+            if self._indexer is None:
+                self._indexer = indexer.Indexer(self._root, self._store, background=True)
+            self._indexer.watch(run)
+        except IndexUnavailableError as error:
+            self._complain(error)
+
+    def finish(self, run: Path) -> str | None:
+        if self._indexer is None:
+            return None
+        try:
+            return self._indexer.sync(run, FINISH_TIMEOUT_S)
+        except IndexUnavailableError as error:
+            self._complain(error)
+            return cast("str | None", encoding.read_json(run / "index.json").get("parent_run_id"))
+
+    def close(self) -> None:
+        if self._indexer is not None:
+            self._indexer.close()
+            self._indexer = None
+
+    def _complain(self, error: IndexUnavailableError) -> None:
+        if not self._warned:
+            self._warned = True
+            self._warn(
+                f"tracking: the index {redact_text(self._store.uri)} cannot be used ({error}); "
+                "the run is complete in its directory, and `orch runs fix` makes the index anew"
+            )
 
 
 class _Stack:
@@ -230,6 +298,7 @@ class Untracked:
     """A run that leaves nothing behind, for `track: off` and for measuring what tracking costs."""
 
     path: Path | None = None
+    parent_run_id: str | None = None
 
     def start(self) -> None:
         """Do nothing."""

@@ -18,9 +18,15 @@ def test_the_index_is_a_file_under_the_runs_unless_another_is_named(monkeypatch,
     monkeypatch.delenv(settings.STORE_VARIABLE, raising=False)
     own = settings.store_of(tmp_path)
     assert (own.local, own.uri) == (True, f"sqlite:///{tmp_path}/.index/mlflow.db")
-    assert own.database == tmp_path / ".index" / "mlflow.db"
+    assert own.file == tmp_path / ".index" / "mlflow.db"
     assert settings.store_uri(tmp_path) == own.uri
     monkeypatch.setenv(settings.STORE_VARIABLE, "http://host:5000")
     assert settings.store_of(tmp_path).uri == "http://host:5000"
     assert not settings.store_of(tmp_path).local
-    assert settings.store_of(tmp_path, "sqlite:///x.db").uri == "sqlite:///x.db"
+    assert (settings.store_of(tmp_path).file, settings.store_of(tmp_path).links) == (None, False)
+
+
+def test_a_relative_database_is_meant_from_here(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    other = settings.store_of(tmp_path / "runs", "sqlite:///x.db")
+    assert (other.uri, other.file, other.links) == (f"sqlite:///{tmp_path}/x.db", tmp_path / "x.db", True)

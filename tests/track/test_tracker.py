@@ -23,7 +23,7 @@ def warnings():
 
 @pytest.fixture
 def track(tmp_path, warnings):
-    return Tracker(tmp_path / "runs", warn=warnings.append)
+    return Tracker(tmp_path / "runs", index=False, warn=warnings.append)
 
 
 def only(tmp_path):
@@ -103,7 +103,7 @@ def test_every_signal_leaves_a_true_end(tmp_path, number, status):
     code = (
         "import pathlib, sys, time\n"
         "from orch.track.tracker import *\n"
-        "with Tracker(pathlib.Path(sys.argv[1])).run(Facts('r', 'measured', ('a',)), {}) as run:\n"
+        "with Tracker(pathlib.Path(sys.argv[1]), index=False).run(Facts('r', 'measured', ('a',)), {}) as run:\n"
         "    run.start(); print('up', flush=True)\n"
         "    while True: time.sleep(1)\n"
     )
@@ -142,7 +142,7 @@ def test_a_root_that_is_a_file_is_the_users_error(tmp_path):
     (tmp_path / "runs").write_text("")
     with (
         pytest.raises(OrchError, match=r"cannot make a run under .*choose another place"),
-        Tracker(tmp_path / "runs").run(FACTS, {}),
+        Tracker(tmp_path / "runs", index=False).run(FACTS, {}),
     ):
         pass
 
