@@ -1,6 +1,6 @@
 """The step plan as a value: tasks on streams, operations, the check that every pass must survive, and JSON."""
 
-from orch.plan.buffers import ITEM_SIZE, Buffer, Group, Segment
+from orch.plan.buffers import ITEM_SIZE, Buffer, Group, Segment, Value
 from orch.plan.check import PlanError, check
 from orch.plan.diff import diff
 from orch.plan.operations import (
@@ -47,6 +47,7 @@ __all__ = [
     "Step",
     "Task",
     "Update",
+    "Value",
     "check",
     "diff",
     "from_json",

@@ -7,8 +7,16 @@ from dataclasses import dataclass
 ITEM_SIZE = {"fp64": 8, "int64": 8, "fp32": 4, "int32": 4, "fp16": 2, "bf16": 2, "int8": 1, "uint8": 1}
 
 
+class Value:
+    """Base of the frozen data that operations hold. Reading a plan from a file makes values and operations, nothing
+    else.
+    """
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Value):
     """One part of a payload: `numel` items of `dtype` that serve gradient `tensor`.
 
     A segment named like its tensor IS the gradient: the runtime packs it before the collective and hands the
@@ -32,7 +40,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(Value):
     """A flat payload. `pad_to` rounds the number of items up (a reduce-scatter needs a multiple of the world size)."""
 
     name: str

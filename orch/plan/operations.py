@@ -75,6 +75,10 @@ class Operation:
         """
         raise TypeError(f"{type(self).__name__} does not say what was sent")
 
+    def subtract_sent_s(self, cluster: Cluster, span: Span) -> float:
+        """Return the seconds that `subtract_sent` takes."""
+        raise TypeError(f"{type(self).__name__} does not say what it costs to know what was sent")
+
     @property
     def nbytes(self) -> int:
         """Payload: the bytes a rank hands over."""

@@ -93,11 +93,14 @@ class Step:
         return self if tasks == self.tasks else Step(tasks)
 
     def replace(self, changes: Mapping[str, Sequence[Task]]) -> Step:
-        """Return the step with each named task replaced by a sequence; dependents wait for the last one of it."""
+        """Return the step with each named task replaced by a sequence; dependents wait for the last one of it.
+
+        Within a sequence the replaced name means the member that still has it.
+        """
         renamed = {name: new[-1].name for name, new in changes.items() if new and new[-1].name != name}
         result: list[Task] = []
         for task in self.tasks:
-            result.extend(_renamed(new, renamed) for new in changes.get(task.name, (task,)))
+            result.extend(_renamed(new, renamed, keep=task.name) for new in changes.get(task.name, (task,)))
         return Step(tuple(result))
 
     def fuse(self, buckets: Sequence[Sequence[Task]]) -> Step:
@@ -134,11 +137,13 @@ class Step:
         return replace(first, name=name, op=op, after=tuple(last.values()), after_previous=previous)
 
 
-def _renamed(task: Task, names: Mapping[str, str]) -> Task:
-    if not any(name in names for name in task.after) and not any(name in names for name in task.after_previous):
+def _renamed(task: Task, names: Mapping[str, str], keep: str = "") -> Task:
+    if not any(name in names for name in (*task.after, *task.after_previous)):
         return task
-    after = tuple(dict.fromkeys(names.get(name, name) for name in task.after))
-    previous = tuple(dict.fromkeys(names.get(name, name) for name in task.after_previous))
+    after, previous = (
+        tuple(dict.fromkeys(name if name == keep else names.get(name, name) for name in names_of))
+        for names_of in (task.after, task.after_previous)
+    )
     return replace(task, after=after, after_previous=previous)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orch.errors import OrchError
-from orch.plan.buffers import Buffer, Group, Segment
+from orch.plan.buffers import Group, Value
 from orch.plan.operations import Operation
 from orch.plan.plan import Plan, Step, Task
 
@@ -73,7 +73,7 @@ def _kind(path: str) -> type[Any]:
     except (ImportError, AttributeError):
         raise OrchError(f"the plan holds an operation {path!r} that is not installed", code="E501") from None
     # Only values of a plan are ever made from a file, so that reading a plan runs nothing else.
-    if not (isinstance(kind, type) and (issubclass(kind, Operation) or kind in (Buffer, Segment))):
+    if not (isinstance(kind, type) and issubclass(kind, Operation | Value)):
         raise OrchError(f"the plan holds {path!r}, which is not an operation", code="E501")
     return kind
 
