@@ -7,7 +7,7 @@ A technique is one pass over the step plan, `rewrite(plan, context, config) -> p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, get_args
@@ -18,7 +18,7 @@ from orch.units import Dimension
 
 if TYPE_CHECKING:
     from orch.cluster import Cluster, Span
-    from orch.plan import Collective, Plan, Step, Task
+    from orch.plan import Collective, Plan, Segment, Step, Task
 
 
 class Form(StrEnum):
@@ -77,6 +77,11 @@ def quantity(default: str | None, doc: str, *, least: float | None = None, most:
     users write it.
     """
     return Field(default, description=doc, ge=least, le=most)
+
+
+def fraction(default: float, doc: str, *, least: float = 0.0, most: float = 1.0, above: float | None = None) -> Any:
+    """A share such as 0.001 or 0.1%; annotate it `Fraction` of `orch.units`."""
+    return Field(default, description=doc, ge=least, le=most, gt=above)
 
 
 def flag(default: bool, doc: str) -> Any:
@@ -172,6 +177,17 @@ class Technique:
 def at_least_one(value: float) -> int:
     """Return max(1, floor(value)): the paper-wide rule for how many entries a density keeps."""
     return max(1, math.floor(value))
+
+
+def dense_sends(step: Step) -> Iterator[tuple[Task, Segment]]:
+    """Yield the all-reduces that carry one dense gradient each, as compressors find them, with that gradient."""
+    from orch.plan import AllReduce
+
+    for task in step:
+        if isinstance(task.op, AllReduce) and len(task.op.buffer.segments) == 1:
+            segment = task.op.buffer.segments[0]
+            if segment.is_gradient:
+                yield task, segment
 
 
 def fuse_each_wave(plan: Plan, group: Callable[[Plan, int, Sequence[Task]], Sequence[int]]) -> Plan:
