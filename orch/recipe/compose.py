@@ -12,7 +12,15 @@ from pathlib import Path
 
 from orch import registry
 from orch.errors import OrchError, Position, quoted
-from orch.recipe.overrides import BATCHES, NAMED, apply_overrides, is_override, other_batch, parse_override
+from orch.recipe.overrides import (
+    BATCHES,
+    NAMED,
+    apply_overrides,
+    is_override,
+    other_batch,
+    parse_override,
+    refuse_meetings,
+)
 from orch.recipe.references import first_missing, resolve
 from orch.recipe.source import display, read_file
 from orch.recipe.tree import Node, kind, mapping
@@ -35,8 +43,14 @@ def compose(recipe: str | Path, overrides: Sequence[str] = ()) -> Composed:
     path = locate(recipe)
     parsed = [parse_override(text, number) for number, text in enumerate(overrides, start=1)]
     tree, files = _lineage(path)
-    tree = normalise(apply_overrides(normalise(tree), parsed))
+    refuse_meetings(parsed)
+    # What changes inside a cluster waits for the cluster's file, so that it can reach into lists and remove keys.
+    inside = [
+        override for override in parsed if override.path[0] == "cluster" and override.path[1:] not in ((), ("use",))
+    ]
+    tree = normalise(apply_overrides(normalise(tree), [override for override in parsed if override not in inside]))
     tree = _with_cluster(tree, [file.parent for file in files])
+    tree = apply_overrides(tree, inside)
     tree = _with_profile(resolve(tree), path.parent)
     if missing := first_missing(tree):
         raise missing

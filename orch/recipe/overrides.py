@@ -152,8 +152,8 @@ def _all_read(text: str, where: Position) -> None:
         )
 
 
-def apply_overrides(tree: Node, overrides: Sequence[Override]) -> Node:
-    """Return `tree` with every override set. Raises OrchError where a path leads nowhere, or two overrides meet."""
+def refuse_meetings(overrides: Sequence[Override]) -> None:
+    """Raise OrchError where two overrides set the same value, or the whole after its part."""
     for index, override in enumerate(overrides):
         for number, earlier in enumerate(overrides[:index], start=1):
             shared = min(len(earlier.path), len(override.path))
@@ -166,6 +166,11 @@ def apply_overrides(tree: Node, overrides: Sequence[Override]) -> Node:
                 )
                 hint = "keep one" if earlier.path == override.path else "give the whole first, then its parts"
                 raise OrchError(message, code="E134", where=override.where, hint=hint)
+
+
+def apply_overrides(tree: Node, overrides: Sequence[Override]) -> Node:
+    """Return `tree` with every override set. Raises OrchError where a path leads nowhere."""
+    for override in overrides:
         tree = _set(tree, override, 0)
         if override.path in BATCHES and override.node.value is not None:
             tree = _without(tree, other_batch(override.path))
