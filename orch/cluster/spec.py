@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from orch.cluster.algorithms import ALGORITHMS, COLLECTIVES
 from orch.cluster.basis import Basis
 from orch.cluster.cluster import Cluster, Sharing
 from orch.cluster.collectives import Level
@@ -20,7 +19,7 @@ from orch.cluster.curves import Curve
 from orch.cluster.device import Device
 from orch.cluster.link import Link, Links, Measured
 from orch.cluster.span import Span
-from orch.errors import OrchError, did_you_mean
+from orch.errors import OrchError
 from orch.units import Bytes, BytesPerSecond, FlopsPerSecond, Fraction, Seconds, SecondsPerByte
 
 Count = Annotated[int, Field(strict=True, ge=1)]
@@ -28,7 +27,7 @@ Count = Annotated[int, Field(strict=True, ge=1)]
 
 def _rank(value: object) -> object:
     if isinstance(value, bool) or not str(value).isdecimal():
-        raise ValueError(f"{value!r} is not a rank; ranks are numbers from 0")
+        raise ValueError("is not a rank; ranks are numbers from 0")
     return int(str(value))
 
 
@@ -42,6 +41,18 @@ Size = Annotated[Bytes, Field(gt=0)]
 Rate = Annotated[FlopsPerSecond, Field(gt=0)]
 Source = Annotated[str, Field(strict=True, min_length=1)]
 Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8"]
+CollectiveName = Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce"]
+AlgorithmName = Literal[
+    "ring",
+    "tree",
+    "double-binary-tree",
+    "nccl-tree",
+    "recursive-doubling",
+    "halving-doubling",
+    "two-level",
+    "leader",
+    "auto",
+]
 GivenKind = Literal["measured", "fitted", "nameplate"]
 
 
@@ -64,7 +75,7 @@ class DeviceSpec(_Spec):
     @model_validator(mode="after")
     def _sourced(self) -> Self:
         if self.source is None and (self.rate or self.memory_bandwidth or self.memory):
-            raise ValueError("its numbers have no source; add source: where they come from")
+            raise ValueError("has numbers without a source; add source: where they come from")
         return self
 
     def build(self, owner: str) -> Device:
@@ -84,36 +95,28 @@ class DeviceSpec(_Spec):
 class MeasuredSpec(_Spec):
     """A whole collective as measured on one group: a line (alpha + beta n) or a table (size: seconds)."""
 
-    collective: str = Field("all-reduce", description="which collective")
+    collective: CollectiveName = Field("all-reduce", description="which collective")
     ranks: Annotated[int, Field(strict=True, ge=2)] = Field(description="size of the measured group")
     alpha: StartUp | None = Field(None, description="start-up of the whole collective")
     beta: PerByte | None = Field(None, description="seconds a byte of payload of the whole collective")
     sizes: tuple[Size, Size] | None = Field(None, description="smallest and largest size the line was fitted on")
-    table: dict[Size, StartUp] | None = Field(None, description="size -> seconds, at least two sizes")
-    algorithm: str | None = Field(None, description="whose counts carry it to other groups; default: the link's")
+    table: dict[Size, StartUp] | None = Field(None, min_length=2, description="size -> seconds, at least two sizes")
+    algorithm: AlgorithmName | None = Field(
+        None, description="whose counts carry it to other groups; default: the link's"
+    )
     basis: GivenKind | None = Field(None, description="default: fitted for a line, measured for a table")
     source: Source | None = Field(None, description="where it comes from; default: the link's source")
     evidence: tuple[str, ...] = Field((), description="ids of published rows it was fitted on")
-
-    @field_validator("collective")
-    @classmethod
-    def _known_collective(cls, value: str) -> str:
-        return _known(value, COLLECTIVES)
-
-    @field_validator("algorithm")
-    @classmethod
-    def _known_algorithm(cls, value: str | None) -> str | None:
-        return value if value is None else _known(value, ALGORITHMS)
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
         line = self.alpha is not None and self.beta is not None
         if (self.alpha is None) != (self.beta is None) or line == (self.table is not None):
-            raise ValueError("give a line (alpha and beta) or a table, and not both")
-        if self.table is not None and len(self.table) < 2:
-            raise ValueError("a table needs at least two sizes")
-        if self.sizes is not None and (self.table is not None or self.sizes[0] >= self.sizes[1]):
-            raise ValueError("sizes are the smallest and the largest size of a line; a table has its own")
+            raise ValueError("needs either a line (alpha and beta) or a table")
+        if self.sizes is not None and self.table is not None:
+            raise ValueError("has a table, which brings its own sizes; drop sizes")
+        if self.sizes is not None and self.sizes[0] >= self.sizes[1]:
+            raise ValueError("has sizes that do not rise; write [smallest, largest]")
         return self
 
     def build(self, link: LinkSpec, between_nodes: bool, devices_per_node: int) -> Measured:
@@ -156,7 +159,7 @@ class LinkSpec(_Spec):
     per: Literal["node", "device"] | None = Field(
         None, description="who owns the link; default: device inside a node, node between nodes"
     )
-    algorithm: str = Field("ring", description="algorithm of the all-reduce")
+    algorithm: AlgorithmName = Field("ring", description="algorithm of the all-reduce")
     measured: tuple[MeasuredSpec, ...] | None = Field(
         None, description="whole collectives as measured; they win over alpha and beta"
     )
@@ -166,29 +169,26 @@ class LinkSpec(_Spec):
     source: Source | None = Field(None, description="where the numbers come from")
     evidence: tuple[str, ...] = Field((), description="ids of published rows the numbers were fitted on")
 
-    @field_validator("algorithm")
-    @classmethod
-    def _known_algorithm(cls, value: str) -> str:
-        return _known(value, ALGORITHMS)
-
     @model_validator(mode="after")
     def _complete(self) -> Self:
         given = (self.alpha, self.beta, self.bandwidth, self.gamma)
         if self.beta is not None and self.bandwidth is not None:
-            raise ValueError("beta and bandwidth say the same thing; keep one")
+            raise ValueError("gives beta and bandwidth, which say the same thing; keep one")
         if any(value is not None for value in given):
             if self.alpha is None or (self.beta is None and self.bandwidth is None):
-                raise ValueError("a link needs alpha, and beta or bandwidth")
+                raise ValueError("needs alpha, and beta or bandwidth")
             if self.source is None:
-                raise ValueError("its numbers have no source; add source: where they come from")
+                raise ValueError("has numbers without a source; add source: where they come from")
         elif not self.measured:
             raise ValueError(
-                "a link needs alpha and beta (or bandwidth), or measured collectives; leave an unknown link out"
+                "describes nothing: give alpha and beta (or bandwidth), or measured collectives; leave an unknown link out"
             )
         for entry in self.measured or ():
             if entry.source is None and self.source is None:
+                raise ValueError(f"needs a source for the measured {entry.collective} of {entry.ranks} ranks")
+            if entry.collective == "all-reduce" and self.alpha is not None:
                 raise ValueError(
-                    f"measured {entry.collective} of {entry.ranks} ranks has no source; add source: where it comes from"
+                    "gives alpha, which its measured all-reduce would leave unused; drop one (measured: null)"
                 )
         return self
 
@@ -252,7 +252,7 @@ class ClusterSpec(_Spec):
         world = self.nodes * self.devices_per_node
         wrong = next((rank for rank in self.speed if not 0 <= rank < world), None)
         if wrong is not None:
-            raise ValueError(f"speed names rank {wrong}, but this cluster has ranks 0 to {world - 1}")
+            raise ValueError(f"names rank {wrong} in speed, but has ranks 0 to {world - 1}")
         return self
 
     def build(self, name: str) -> Cluster:
@@ -285,11 +285,6 @@ def load(mapping: Mapping[str, Any], name: str = "cluster") -> Cluster:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"] if part != "[key]")
         text = first["msg"].removeprefix("Value error, ")
-        where = f"cluster {name}: {key}: " if key else f"cluster {name}: "
+        where = f"cluster {name}: {key} " if key else f"cluster {name} "
+        text = text[:1].lower() + text[1:]
         raise OrchError(f"{where}{text}", code="E300") from None
-
-
-def _known(value: str, names: tuple[str, ...]) -> str:
-    if value not in names:
-        raise ValueError(f"{value!r} is not known; {did_you_mean(value, names) or 'known: ' + ', '.join(names)}")
-    return value

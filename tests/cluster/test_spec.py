@@ -2,11 +2,14 @@
 
 import copy
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
 
 from orch.cluster import ClusterSpec, Level, Span, load
+from orch.cluster.algorithms import ALGORITHMS, COLLECTIVES
+from orch.cluster.spec import AlgorithmName, CollectiveName
 from orch.errors import OrchError
 
 FILES = sorted((Path(__file__).parents[2] / "clusters").glob("*.yaml"))
@@ -73,6 +76,11 @@ def test_one_node_needs_no_outer_link_and_more_nodes_do():
         grown.all_reduce_s(1e6, grown.world)
 
 
+def test_names_of_collectives_and_algorithms_are_those_that_have_forms():
+    assert get_args(CollectiveName) == COLLECTIVES
+    assert get_args(AlgorithmName) == ALGORITHMS
+
+
 def test_lines_and_tables():
     table = {"ranks": 8, "collective": "all-gather", "table": {"1KiB": "1ms", "1MiB": "3ms"}}
     cluster = load(changed("links.inter", {"measured": [LINE, table], "source": "repo"}))
@@ -97,58 +105,74 @@ def test_null_takes_a_link_or_its_measurements_away():
     assert load(changed("links.inter", empty)).links.inter.measured == ()
 
 
-SOURCELESS = "its numbers have no source; add source: where they come from"
-LINE_OR_TABLE = "give a line (alpha and beta) or a table, and not both"
+SOURCELESS = "has numbers without a source; add source: where they come from"
+LINE_OR_TABLE = "needs either a line (alpha and beta) or a table"
 INTER, MEASURED = "links.inter", "links.inter.measured"
 FAULTS = [
-    ("nodes", True, "nodes", "Input should be a valid integer"),
-    ("nodes", "4", "nodes", "Input should be a valid integer"),
-    ("nodes", 0, "nodes", "Input should be greater than or equal to 1"),
-    ("device", None, "device", "Field required"),
+    ("nodes", True, "nodes", "input should be a valid integer"),
+    ("nodes", "4", "nodes", "input should be a valid integer"),
+    ("nodes", 0, "nodes", "input should be greater than or equal to 1"),
+    ("device", None, "device", "field required"),
     ("device.source", None, "device", SOURCELESS),
     (f"{INTER}.source", None, INTER, SOURCELESS),
     (f"{INTER}.alpha", 5, f"{INTER}.alpha", "5 is not a time; write a number with its unit, such as 50us"),
     (f"{INTER}.alpha", "-5us", f"{INTER}.alpha", "-5us is negative; a time is not"),
-    (f"{INTER}.alpha", None, INTER, "a link needs alpha, and beta or bandwidth"),
-    (f"{INTER}.bandwidth", "10Gbit", INTER, "beta and bandwidth say the same thing; keep one"),
+    (f"{INTER}.alpha", None, INTER, "needs alpha, and beta or bandwidth"),
+    (f"{INTER}.bandwidth", "10Gbit", INTER, "gives beta and bandwidth, which say the same thing; keep one"),
     (
         "links.intra.bandwidth",
         "100Gb",
         "links.intra.bandwidth",
         "100Gb is ambiguous; write 100GB/s (bytes) or 100Gbit (bits)",
     ),
-    (f"{INTER}.algorithm", "rign", f"{INTER}.algorithm", "'rign' is not known; did you mean ring?"),
+    (
+        INTER,
+        {"measured": [{"ranks": 4, "table": {"1KiB": "1us", "2KiB": "2us"}, "sizes": ["1KiB", "2MiB"]}]},
+        f"{MEASURED}.0",
+        "has a table, which brings its own sizes; drop sizes",
+    ),
+    (
+        MEASURED,
+        [{**LINE, "source": "x"}],
+        INTER,
+        "gives alpha, which its measured all-reduce would leave unused; drop one (measured: null)",
+    ),
     (
         INTER,
         {"source": "x"},
         INTER,
-        "a link needs alpha and beta (or bandwidth), or measured collectives; leave an unknown link out",
+        "describes nothing: give alpha and beta (or bandwidth), or measured collectives; leave an unknown link out",
     ),
     (
         INTER,
         {"measured": [LINE]},
         INTER,
-        "measured all-reduce of 16 ranks has no source; add source: where it comes from",
+        "needs a source for the measured all-reduce of 16 ranks",
     ),
     (MEASURED, [{**LINE, "table": {"1KiB": "1us", "2KiB": "2us"}}], f"{MEASURED}.0", LINE_OR_TABLE),
     (MEASURED, [{"ranks": 4, "alpha": "1us"}], f"{MEASURED}.0", LINE_OR_TABLE),
-    (MEASURED, [{"ranks": 4, "table": {"1KiB": "1us"}}], f"{MEASURED}.0", "a table needs at least two sizes"),
+    (
+        MEASURED,
+        [{"ranks": 4, "table": {"1KiB": "1us"}}],
+        f"{MEASURED}.0.table",
+        "dictionary should have at least 2 items after validation, not 1",
+    ),
     (
         MEASURED,
         [{**LINE, "sizes": ["2MiB", "1KiB"]}],
         f"{MEASURED}.0",
-        "sizes are the smallest and the largest size of a line; a table has its own",
+        "has sizes that do not rise; write [smallest, largest]",
     ),
     (
         MEASURED,
         [{**LINE, "collective": "allreduce"}],
         f"{MEASURED}.0.collective",
-        "'allreduce' is not known; did you mean all-reduce?",
+        "input should be 'all-reduce', 'reduce-scatter', 'all-gather', 'all-to-all', 'broadcast' or 'reduce'",
     ),
-    ("speed", {True: 1.0}, "speed.1", "True is not a rank; ranks are numbers from 0"),
-    ("speed", {"0": 0}, "speed.0", "Input should be greater than 0"),
-    ("speed", {"0": float("nan")}, "speed.0", "Input should be a finite number"),
-    ("linkz", {}, "linkz", "Extra inputs are not permitted"),
+    ("speed", {True: 1.0}, "speed.1", "is not a rank; ranks are numbers from 0"),
+    ("speed", {"0": 0}, "speed.0", "input should be greater than 0"),
+    ("speed", {"0": float("nan")}, "speed.0", "input should be a finite number"),
+    ("linkz", {}, "linkz", "extra inputs are not permitted"),
 ]
 
 
@@ -156,14 +180,14 @@ FAULTS = [
 def test_faults_are_one_line(path, value, key, text):
     with pytest.raises(OrchError) as caught:
         load(changed(path, value), "x")
-    assert str(caught.value) == f"cluster x: {key}: {text} [E300]"
+    assert str(caught.value) == f"cluster x: {key} {text} [E300]"
 
 
 def test_faults_of_the_whole_have_no_key():
     with pytest.raises(OrchError) as caught:
         load(changed("speed", {40: 1.0}), "x")
-    assert str(caught.value) == "cluster x: speed names rank 40, but this cluster has ranks 0 to 31 [E300]"
-    with pytest.raises(OrchError, match="cluster x: Input should be a valid dictionary"):
+    assert str(caught.value) == "cluster x names rank 40 in speed, but has ranks 0 to 31 [E300]"
+    with pytest.raises(OrchError, match="cluster x input should be a valid dictionary"):
         load([], "x")
 
 
