@@ -1,0 +1,91 @@
+"""Does what ran equal the plan? A difference is a sentence; no difference means the simulated figure is about this code.
+
+Checked per step: every task of this rank exactly once, the order on every stream, the bytes handed to every collective, the ranks
+of its group, and the lag rule: work carried over from the previous step runs in the next one, or in a flush, never in both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from orch.plan import COMPUTE, Backward, Collective, Forward, Plan, Task
+from orch.runtime.record import Record, StepRecord
+
+MOST = 20
+
+
+def differences(record: Record, rank: int, *, modules: Iterable[str] | None = None) -> list[str]:
+    """Return at most `MOST` differences between the record and its plan, in step order; none when they agree.
+
+    `modules` are the modules the model has: a forward of any other (a product without parameters) cannot be seen and is not asked for.
+    """
+    found: list[str] = []
+    known = None if modules is None else frozenset(modules)
+    for step in record:
+        for difference in _step_differences(record.plan, step, rank, known):
+            found.append(f"step {step.number}{' (flush)' if step.flush else ''}: {difference}")
+            if len(found) == MOST:
+                return found
+    return found
+
+
+def _step_differences(plan: Plan, step: StepRecord, rank: int, modules: frozenset[str] | None) -> Iterator[str]:
+    tasks = plan.steps[step.place].tasks
+    expected = [number for number, task in enumerate(tasks) if _asked(plan, task, step, rank, modules)]
+    yield from _counts(tasks, step.order, expected)
+    yield from _orders(tasks, step.order, expected)
+    for number in expected:
+        task = tasks[number]
+        if isinstance(task.op, Collective) and number in step.sent:
+            yield from _payload(plan, task, step, number, rank)
+
+
+def _asked(plan: Plan, task: Task, step: StepRecord, rank: int, modules: frozenset[str] | None) -> bool:
+    if rank not in plan.roles[task.role] or (task.lag == 1 and not step.carried) or (task.lag == 0 and step.flush):
+        return False
+    if isinstance(task.op, Forward):
+        return modules is None or task.op.module in modules
+    return not isinstance(task.op, Backward) or bool(task.op.ready)
+
+
+def _counts(tasks: tuple[Task, ...], order: list[int], expected: list[int]) -> Iterator[str]:
+    for number in expected:
+        if (times := order.count(number)) != 1:
+            yield f"task {tasks[number].name!r} ran {times} times instead of once"
+    allowed = set(expected)
+    for number in dict.fromkeys(order):
+        if number not in allowed:
+            yield f"task {tasks[number].name!r} ran, but this step does not ask for it"
+
+
+def _orders(tasks: tuple[Task, ...], order: list[int], expected: list[int]) -> Iterator[str]:
+    for stream in dict.fromkeys(task.stream for task in tasks):
+        planned = [number for number in expected if tasks[number].stream == stream]
+        wanted = set(planned)
+        ran = [number for number in order if number in wanted]
+        for should, did in zip(planned, ran, strict=False):
+            if should != did:
+                yield f"stream {stream}: {tasks[did].name!r} ran where the plan has {tasks[should].name!r}"
+                break
+
+
+def _payload(plan: Plan, task: Task, step: StepRecord, number: int, rank: int) -> Iterator[str]:
+    if step.sent[number] != task.op.nbytes:
+        yield f"task {task.name!r} handed over {step.sent[number]} bytes; the plan says {task.op.nbytes}"
+    planned = tuple(plan.groups[task.group].block_of(rank))
+    if step.ranks[number] != planned:
+        yield f"task {task.name!r} ran in ranks {list(step.ranks[number])}; the plan says {list(planned)}"
+    if math.isnan(step.starts[number]) or step.ends[number] < step.starts[number]:
+        yield f"task {task.name!r} has no end after its start"
+    elif task.stream != COMPUTE and (late := _early(plan, step, task, number)):
+        yield late
+
+
+def _early(plan: Plan, step: StepRecord, task: Task, number: int) -> str:
+    """Return what is wrong when a collective was launched before a predecessor of its own step had ended."""
+    tasks = plan.steps[step.place].tasks
+    for other, candidate in enumerate(tasks[:number]):
+        if candidate.name in task.after and candidate.stream == COMPUTE and step.ends[other] > step.starts[number]:
+            return f"task {task.name!r} started before {candidate.name!r} had ended"
+    return ""

@@ -1,0 +1,300 @@
+"""The net streams of one rank: buffers, process groups, and the collectives in flight.
+
+A process group with one worker thread runs what it is given in order, so launching in plan order is all that a stream needs. Where
+two neighbours of a stream, or a task and its predecessor, use different groups, the earlier one must have ended before the later
+one is launched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from orch.errors import RunError
+from orch.plan import AllGather, AllGatherShards, AllReduce, Collective, Plan, ReduceScatter
+from orch.runtime.base import Groups, Setup, backend_of
+from orch.runtime.buffers import FlatBuffer
+from orch.runtime.program import Program, Send
+from orch.runtime.record import NAN, StepRecord
+
+if TYPE_CHECKING:
+    from orch.plan import Executor
+
+NEVER = 1 << 60
+MEAN = {AllReduce: True, ReduceScatter: True, AllGather: False}
+HANDS_BACK = (AllReduce, AllGatherShards)
+
+
+class _Stream:
+    """One net stream of the running step: what was launched, and how much of it is known to have ended."""
+
+    __slots__ = ("ended", "sends", "works")
+
+    def __init__(self, sends: list[Send]) -> None:
+        self.sends = sends
+        self.works: list[Any] = []
+        self.ended = 0
+
+
+class Network:
+    """Buffers, groups and works in flight. `next_need` is the number of ended compute tasks that makes something launchable."""
+
+    def __init__(self, plan: Plan, parameters: Mapping[str, nn.Parameter], setup: Setup, groups: Groups, device: torch.device) -> None:
+        self._setup = setup
+        self._backends: dict[str, Any] = {}
+        self._ranks: dict[str, tuple[int, ...]] = {}
+        self._buffers: dict[str, FlatBuffer] = {}
+        self._owners: list[dict[str, FlatBuffer]] = []
+        for step in plan.steps:
+            owners: dict[str, FlatBuffer] = {}
+            for task in step:
+                if isinstance(task.op, Collective) and setup.rank in plan.roles[task.role]:
+                    self._join(plan, task.group, groups, device)
+                    buffer = self._buffer(task.op, self._ranks[task.group], parameters, device)
+                    owners.update((segment.name, buffer) for segment in task.op.buffer.segments)
+            self._owners.append(owners)
+        self.next_need = NEVER
+        self._executor: Executor
+        self._streams: list[_Stream] = []
+        self._marks: dict[str, Any] = {}
+        self._tails: dict[str, tuple[Any, Any]] = {}
+        self._run: StepRecord
+        self._carried = False
+        self._sending: Send
+        self._target: list[Any] = []
+
+    def _join(self, plan: Plan, name: str, groups: Groups, device: torch.device) -> None:
+        if name in self._backends:
+            return
+        if name not in groups:
+            raise RunError(f"the plan sends in group {name!r}, for which there is no process group", code="E615")
+        self._ranks[name] = tuple(plan.groups[name].block_of(self._setup.rank))
+        size = groups[name].size()
+        if size != len(self._ranks[name]):
+            raise RunError(f"group {name!r} has {len(self._ranks[name])} ranks in the plan and {size} in its process group", code="E615")
+        self._backends[name] = backend_of(groups[name], device)
+
+    def _buffer(self, op: Collective, ranks: tuple[int, ...], parameters: Mapping[str, Tensor], device: torch.device) -> FlatBuffer:
+        name = op.buffer.name
+        if name not in self._buffers:
+            self._buffers[name] = FlatBuffer(op.buffer, parameters, ranks.index(self._setup.rank), len(ranks), device)
+        buffer = self._buffers[name]
+        if buffer.layout != op.buffer:
+            raise RunError(f"buffer {name!r} has two layouts in one plan", code="E615")
+        return buffer
+
+    def open(self, executor: Executor, program: Program, run: StepRecord, carried: bool) -> None:
+        """Begin a step, or a flush."""
+        self._marks = {
+            send.task.name: work
+            for stream in self._streams
+            for send, work in zip(stream.sends, stream.works, strict=False)
+            if work is not None
+        } if program.looks_back else {}  # fmt: skip
+        self._executor, self._run, self._carried = executor, run, carried
+        self._streams = [_Stream(sends) for sends in program.nets]
+        self.next_need = NEVER
+
+    def close(self) -> None:
+        """Let go of buffers and works."""
+        self._buffers.clear()
+        self._owners.clear()
+        self._streams.clear()
+        self._marks.clear()
+        self._tails.clear()
+
+    # -- launching ---------------------------------------------------------------------------------------------------------
+
+    def launch(self, passed: int) -> None:
+        """Launch, in plan order, what is ready when `passed` compute tasks have ended."""
+        next_need = NEVER
+        for stream in self._streams:
+            sends, works = stream.sends, stream.works
+            while len(works) < len(sends):
+                send = sends[len(works)]
+                if send.task.lag and not self._carried:
+                    works.append(None)
+                    continue
+                if send.need > passed:
+                    next_need = min(next_need, send.need)
+                    break
+                if not self._may_start(send):
+                    next_need = 0
+                    break
+                self._send(stream, send)
+        self.next_need = next_need
+
+    def launch_rest(self, passed: int) -> None:
+        """Launch what is left at the end of a step, waiting for collectives of other groups where it must."""
+        for number, stream in enumerate(self._streams):
+            if stream.sends:
+                self._push(number, len(stream.sends) - 1, passed)
+
+    def launch_one(self, send: Send) -> None:
+        """Launch a task that finishes the previous step, whatever stands before it in its own step."""
+        stream = self._streams[send.stream]
+        stream.works.extend([None] * (send.place - len(stream.works)))
+        self._wait_for_start(send, NEVER)
+        self._send(stream, send)
+
+    def _push(self, number: int, place: int, passed: int) -> None:
+        """Make sure that everything up to `place` of a stream is launched."""
+        stream = self._streams[number]
+        while len(stream.works) <= place:
+            send = stream.sends[len(stream.works)]
+            if send.need > passed:
+                raise RunError(f"task {send.task.name!r} is waited for before what it sends has been computed", code="E616")
+            self._wait_for_start(send, passed)
+            self.launch(passed)
+
+    def _may_start(self, send: Send) -> bool:
+        group, work = self._tails.get(send.task.stream, (None, None))
+        if work is not None and group is not self._backends[send.task.group] and not work.is_completed():
+            return False
+        if any(not self._has_ended(stream, place, send) for stream, place in send.waits):
+            return False
+        return all(self._previous_ended(name) for name in send.waits_previous)
+
+    def _wait_for_start(self, send: Send, passed: int) -> None:
+        group, work = self._tails.get(send.task.stream, (None, None))
+        if work is not None and group is not self._backends[send.task.group]:
+            work.wait()
+        for stream, place in send.waits:
+            self.wait(stream, place, passed)
+        for name in send.waits_previous:
+            self.wait_previous(name)
+
+    def _has_ended(self, number: int, place: int, send: Send) -> bool:
+        stream = self._streams[number]
+        if place < stream.ended:
+            return True
+        if place >= len(stream.works):
+            return False
+        work = stream.works[place]
+        same = stream.sends[place].task.group == send.task.group
+        return work is None or same or bool(work.is_completed())
+
+    def _previous_ended(self, name: str) -> bool:
+        work = self._marks.get(name)
+        return work is None or bool(work.is_completed())
+
+    def _send(self, stream: _Stream, send: Send) -> None:
+        self._sending = send
+        self._run.order.append(send.index)
+        before = len(stream.works)
+        self._target = stream.works
+        send.op.run(self._executor)
+        if len(stream.works) == before:
+            stream.works.append(None)
+
+    def collective(self, op: Collective) -> None:
+        """Hand the buffer of `op` to its process group, and stamp the moment and the bytes."""
+        send, run = self._sending, self._run
+        index, task = send.index, send.task
+        buffer = self._buffers[op.buffer.name]
+        backend = self._backends[task.group]
+        mean = MEAN.get(type(op))
+        if mean is not None:
+            buffer.pack(mean=mean)
+        run.starts[index] = perf_counter()
+        try:
+            work, nbytes = _LAUNCH[type(op)](backend, buffer)
+        except RuntimeError as error:
+            raise self._failed(task.name, error) from error
+        run.sent[index] = nbytes
+        run.ranks[index] = self._ranks[task.group]
+        work.get_future().add_done_callback(partial(_stamp, run.ends, index))
+        self._target.append(work)
+        self._tails[task.stream] = (backend, work)
+
+    # -- waiting -----------------------------------------------------------------------------------------------------------
+
+    def wait(self, number: int, place: int, passed: int) -> None:
+        """Wait until everything up to `place` of a stream has ended, and hand reduced gradients back."""
+        stream = self._streams[number]
+        if place < stream.ended:
+            return
+        if place >= len(stream.works):
+            self._push(number, place, passed)
+        works, sends, run = stream.works, stream.sends, self._run
+        self._wait_work(works[place], sends[place].task.name)
+        time = perf_counter()
+        for index in range(stream.ended, place + 1):
+            work, send = works[index], sends[index]
+            if work is None:
+                continue
+            if not work.is_completed():
+                self._wait_work(work, send.task.name)
+            if run.ends[send.index] is NAN:
+                run.ends[send.index] = time
+            if isinstance(send.op, HANDS_BACK):
+                self._buffers[send.op.buffer.name].hand_back()
+        stream.ended = place + 1
+
+    def wait_previous(self, name: str) -> None:
+        """Wait for collective `name` of the step before, if it is one."""
+        work = self._marks.get(name)
+        if work is not None:
+            self._wait_work(work, name)
+
+    def _wait_work(self, work: Any, name: str) -> None:
+        if work is None or work.is_completed():
+            return
+        progress, step = self._setup.progress, self._run.number
+        progress.set(step, name, True)
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise self._failed(name, error) from error
+        progress.set(step, name, False)
+
+    def _failed(self, name: str, error: RuntimeError) -> RunError:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return RunError(f"rank {self._setup.rank}, step {self._run.number}, task {name}: {reason}", code="E617")
+
+    # -- what operations read ----------------------------------------------------------------------------------------------
+
+    def segment(self, name: str, place: int) -> Tensor:
+        """Return segment `name` of step `place` of the period, a flat view [numel]."""
+        return self._owners[place][name].views[name]
+
+    def gathered(self, name: str, place: int) -> list[Tensor]:
+        """Return segment `name` as each rank sent it."""
+        return self._owners[place][name].parts(name)
+
+
+def _stamp(ends: list[float], index: int, _: Any) -> None:
+    """Called by the process group's thread when a collective has ended."""
+    time = perf_counter()
+    if ends[index] is NAN:
+        ends[index] = time
+
+
+def _all_reduce(backend: Any, buffer: FlatBuffer) -> tuple[Any, int]:
+    return backend.allreduce([buffer.flat]), buffer.flat.nbytes
+
+
+def _reduce_scatter(backend: Any, buffer: FlatBuffer) -> tuple[Any, int]:
+    return backend._reduce_scatter_base(buffer.shard, buffer.flat), buffer.flat.nbytes
+
+
+def _all_gather_shards(backend: Any, buffer: FlatBuffer) -> tuple[Any, int]:
+    assert buffer.shard is not None
+    return backend._allgather_base(buffer.flat, buffer.shard), buffer.shard.nbytes * buffer.ranks
+
+
+def _all_gather(backend: Any, buffer: FlatBuffer) -> tuple[Any, int]:
+    return backend._allgather_base(buffer.receive().view(-1), buffer.bytes), buffer.bytes.nbytes
+
+
+_LAUNCH: dict[type[Collective], Callable[[Any, FlatBuffer], tuple[Any, int]]] = {
+    AllReduce: _all_reduce,
+    ReduceScatter: _reduce_scatter,
+    AllGatherShards: _all_gather_shards,
+    AllGather: _all_gather,
+}

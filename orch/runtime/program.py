@@ -1,0 +1,129 @@
+"""A step of a plan as one rank runs it: names resolved to numbers, once, so that hooks only compare integers.
+
+Nothing here knows torch. The compute stream is driven by the model itself (hooks), so its tasks are kept by their place on that
+stream; net streams are walked in plan order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from orch.errors import RunError
+from orch.plan import COMPUTE, Backward, Collective, Forward, Plan, Step, Task
+
+# What moves the compute stream past a task: the model's forward, its backward, or the engine running an operation.
+FORWARD, BACKWARD, OPERATION = range(3)
+Mark = tuple[int, int]  # (net stream, place on it)
+
+
+@dataclass
+class Send:
+    """A task on a net stream: what must have happened before it may be launched."""
+
+    index: int
+    task: Task
+    op: Collective
+    stream: int
+    place: int
+    # Compute tasks that must have ended: the first `need` of the stream.
+    need: int = 0
+    waits: tuple[Mark, ...] = ()
+    waits_previous: tuple[str, ...] = ()
+
+
+@dataclass
+class Stage:
+    """A task on the compute stream, and the places on net streams that must have ended before it."""
+
+    index: int
+    task: Task
+    kind: int
+    count: int = 0
+    waits: tuple[Mark, ...] = ()
+    waits_previous: tuple[str, ...] = ()
+
+
+@dataclass
+class Program:
+    """One step of the period on one rank.
+
+    `forward` maps a module, `backward` a tensor to its place on the compute stream; `last_backward` is the place after the last
+    gradient; `lagging` lists, in plan order, the tasks that finish the previous step, and `last_lagging` is the place after the last
+    of them; `looks_back` tells whether any task waits for one of the previous step.
+    """
+
+    step: Step
+    stages: list[Stage] = field(default_factory=list)
+    nets: list[list[Send]] = field(default_factory=list)
+    forward: dict[str, int] = field(default_factory=dict)
+    backward: dict[str, int] = field(default_factory=dict)
+    last_backward: int = 0
+    last_lagging: int = 0
+    looks_back: bool = False
+    lagging: list[Stage | Send] = field(default_factory=list)
+
+
+def compile_step(plan: Plan, index: int, rank: int) -> Program:
+    """Return step `index` of the period as `rank` runs it.
+
+    Raises RunError for a task on a stream that only simulation knows (host, copies), and for a task of the net that is no collective.
+    """
+    step = plan.steps[index]
+    program = Program(step)
+    streams: dict[str, int] = {}
+    places: dict[str, int] = {}
+    marks: dict[str, Mark] = {}
+    for number, task in enumerate(step.tasks):
+        if rank not in plan.roles[task.role]:
+            continue
+        entry: Stage | Send
+        if task.stream == COMPUTE:
+            places[task.name] = len(program.stages)
+            entry = _stage(program, number, task)
+            program.stages.append(entry)
+        else:
+            stream = streams.setdefault(task.stream, len(streams))
+            if stream == len(program.nets):
+                program.nets.append([])
+            marks[task.name] = (stream, len(program.nets[stream]))
+            entry = _send(number, task, *marks[task.name])
+            program.nets[stream].append(entry)
+            entry.need = max((places[name] + 1 for name in task.after if name in places), default=0)
+        own = marks.get(task.name, (-1, 0))[0]
+        entry.waits = _furthest([marks[name] for name in task.after if name in marks], own)
+        entry.waits_previous = task.after_previous
+        program.looks_back |= bool(task.after_previous)
+        if task.lag:
+            program.lagging.append(entry)
+            program.last_lagging = len(program.stages)
+    return program
+
+
+def _stage(program: Program, number: int, task: Task) -> Stage:
+    place = len(program.stages)
+    if isinstance(task.op, Forward):
+        program.forward.setdefault(task.op.module, place)
+        return Stage(number, task, FORWARD)
+    if isinstance(task.op, Backward):
+        program.backward.update((tensor, place) for tensor in task.op.ready)
+        program.last_backward = place + 1
+        return Stage(number, task, BACKWARD, count=len(task.op.ready))
+    return Stage(number, task, OPERATION)
+
+
+def _send(number: int, task: Task, stream: int, place: int) -> Send:
+    if not task.stream.startswith("net."):
+        raise RunError(f"task {task.name!r} is on stream {task.stream!r}, which this engine does not drive", code="E610",
+                       hint="such plans can be simulated: orch plan")  # fmt: skip
+    if not isinstance(task.op, Collective):
+        raise RunError(f"task {task.name!r} is on stream {task.stream!r} but is no collective", code="E610")
+    return Send(number, task, task.op, stream, place)
+
+
+def _furthest(marks: list[Mark], own: int) -> tuple[Mark, ...]:
+    """One mark a stream is enough, since streams keep their order; the task's own stream needs none."""
+    furthest: dict[int, int] = {}
+    for stream, place in marks:
+        if stream != own:
+            furthest[stream] = max(place, furthest.get(stream, 0))
+    return tuple(furthest.items())
