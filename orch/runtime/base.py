@@ -37,7 +37,8 @@ class Silent:
 class Setup:
     """What an engine is told beside plan, model and process groups.
 
-    `seed` feeds the generators that are equal on all ranks; `config` is the technique's Config for an engine of its own.
+    `seed` feeds the generators that are equal on all ranks; `config` is the technique's Config for an engine of its
+    own.
     """
 
     optimizer: Factory
@@ -52,8 +53,8 @@ class Setup:
 class Engine(ABC):
     """One model trained by one plan on this rank.
 
-    A step is `begin_step`, forward, `backward(loss)`, `finish_step`; `train_step` does all four. After `flush` the parameters hold
-    everything that was sent: call it before evaluating, saving or reading them.
+    A step is `begin_step`, forward, `backward(loss)`, `finish_step`; `train_step` does all four. After `flush` the
+    parameters hold everything that was sent: call it before evaluating, saving or reading them.
     """
 
     def __init__(self, plan: Plan, model: nn.Module, setup: Setup) -> None:
@@ -122,6 +123,7 @@ class Engine(ABC):
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Take back what `extra_state` returned."""
+        del state
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that decides the next steps. Flushes first, so every rank must call it."""
@@ -142,7 +144,7 @@ class Engine(ABC):
 
 
 def backend_of(group: Any, device: torch.device) -> Any:
-    """Return the backend of a process group for `device`: one dispatch less a call, and direct access to its collectives."""
+    """Return the backend of a process group for `device`: one dispatch less a call, and direct access to its
+    collectives.
+    """
     return group._get_backend(device) if hasattr(group, "_get_backend") else group
-
-

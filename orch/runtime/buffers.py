@@ -26,12 +26,15 @@ SCALE_WHILE_COPYING_BYTES = 64 * 1024
 class FlatBuffer:
     """The memory of one plan buffer on one rank.
 
-    `flat` [N] of the segments' dtype, or of bytes [B] where dtypes differ; `shard` [N / P] is this rank's part of it; `gathered`
-    [P, B] bytes receives an all-gather. Segments stand by descending item size, so that each is aligned; gradients are packed
-    scaled by 1/P, which makes the sum of a collective a mean, and are handed back as views (copied where dtypes differ).
+    `flat` [N] of the segments' dtype, or of bytes [B] where dtypes differ; `shard` [N / P] is this rank's part of it;
+    `gathered` [P, B] bytes receives an all-gather. Segments stand by descending item size, so that each is aligned;
+    gradients are packed scaled by 1/P, which makes the sum of a collective a mean, and are handed back as views (copied
+    where dtypes differ).
     """
 
-    def __init__(self, layout: Buffer, parameters: Mapping[str, Tensor], place: int, ranks: int, device: torch.device) -> None:
+    def __init__(
+        self, layout: Buffer, parameters: Mapping[str, Tensor], place: int, ranks: int, device: torch.device
+    ) -> None:
         self.layout = layout
         self.ranks = ranks
         self._scale = 1.0 / ranks

@@ -1,7 +1,9 @@
-"""Does what ran equal the plan? A difference is a sentence; no difference means the simulated figure is about this code.
+"""Does what ran equal the plan? A difference is a sentence; no difference means the simulated figure is about this
+code.
 
-Checked per step: every task of this rank exactly once, the order on every stream, the bytes handed to every collective, the ranks
-of its group, and the lag rule: work carried over from the previous step runs in the next one, or in a flush, never in both.
+Checked per step: every task of this rank exactly once, the order on every stream, the bytes handed to every collective,
+the ranks of its group, and the lag rule: work carried over from the previous step runs in the next one, or in a flush,
+never in both.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ MOST = 20
 def differences(record: Record, rank: int, *, modules: Iterable[str] | None = None) -> list[str]:
     """Return at most `MOST` differences between the record and its plan, in step order; none when they agree.
 
-    `modules` are the modules the model has: a forward of any other (a product without parameters) cannot be seen and is not asked for.
+    `modules` are the modules the model has: a forward of any other (a product without parameters) cannot be seen and is
+    not asked for.
     """
     found: list[str] = []
     known = None if modules is None else frozenset(modules)

@@ -1,8 +1,9 @@
 """Run a plan in one worker: the model's own hooks drive the compute stream and launch the collectives, in plan order.
 
-The compute stream is the thread that trains. A hook on every parameter sees its gradient, a hook before every module that owns
-parameters sees its forward. Whichever hook makes the next collective of a net stream ready launches it there, asynchronously: the
-process group's own worker is the stream. The engine waits only where a compute task needs a collective's result.
+The compute stream is the thread that trains. A hook on every parameter sees its gradient, a hook before every module
+that owns parameters sees its forward. Whichever hook makes the next collective of a net stream ready launches it there,
+asynchronously: the process group's own worker is the stream. The engine waits only where a compute task needs a
+collective's result.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from orch.runtime.record import NAN, StepRecord
 class PlanEngine(Engine):
     """Runs a plan on this rank: the `Executor` of its operations, and the `Engine` of the training loop.
 
-    `groups` maps the plan's group names to process groups; a plan without collectives needs none. One backward a step. A gradient
-    that never comes, one that the plan does not know, or one that comes twice is a RunError naming the parameter.
+    `groups` maps the plan's group names to process groups; a plan without collectives needs none. One backward a step.
+    A gradient that never comes, one that the plan does not know, or one that comes twice is a RunError naming the
+    parameter.
     """
 
     def __init__(self, plan: Plan, model: nn.Module, setup: Setup, groups: Groups) -> None:
@@ -125,7 +127,7 @@ class PlanEngine(Engine):
         for name, parameter in self.parameters.items():
             if parameter.requires_grad:
                 hook = self._gradient_hook(name)
-                self._handles.append(parameter.register_post_accumulate_grad_hook(hook))
+                self._handles.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
 
     def _before_forward(self, name: str, module: nn.Module, args: Any) -> None:
         if not self._active:
@@ -196,7 +198,9 @@ class PlanEngine(Engine):
             self._last = perf_counter()
 
     def _walk(self, until: int) -> bool:
-        """Move the compute stream on to place `until`, or to a backward that has not ended; return whether it did any work."""
+        """Move the compute stream on to place `until`, or to a backward that has not ended; return whether it did any
+        work.
+        """
         stages, remaining, network = self._stages, self._remaining, self._network
         passed, worked = self._passed, False
         while passed < until:
@@ -298,7 +302,9 @@ class PlanEngine(Engine):
 
     def _unexpected(self, name: str) -> RunError:
         if not self._active:
-            return RunError(f"the gradient of {name!r} arrived outside a step", code="E612", hint="begin_step() starts one")
+            return RunError(
+                f"the gradient of {name!r} arrived outside a step", code="E612", hint="begin_step() starts one"
+            )
         return RunError(
             f"rank {self.rank}, step {self.step}: a gradient arrived for {name!r}, which the plan does not know", code="E612",
             hint="it had none when the model was observed; freeze it or use it in every step",

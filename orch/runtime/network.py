@@ -1,8 +1,8 @@
 """The net streams of one rank: buffers, process groups, and the collectives in flight.
 
-A process group with one worker thread runs what it is given in order, so launching in plan order is all that a stream needs. Where
-two neighbours of a stream, or a task and its predecessor, use different groups, the earlier one must have ended before the later
-one is launched.
+A process group with one worker thread runs what it is given in order, so launching in plan order is all that a stream
+needs. Where two neighbours of a stream, or a task and its predecessor, use different groups, the earlier one must have
+ended before the later one is launched.
 """
 
 from __future__ import annotations
@@ -42,9 +42,13 @@ class _Stream:
 
 
 class Network:
-    """Buffers, groups and works in flight. `next_need` is the number of ended compute tasks that makes something launchable."""
+    """Buffers, groups and works in flight. `next_need` is the number of ended compute tasks that makes something
+    launchable.
+    """
 
-    def __init__(self, plan: Plan, parameters: Mapping[str, nn.Parameter], setup: Setup, groups: Groups, device: torch.device) -> None:
+    def __init__(
+        self, plan: Plan, parameters: Mapping[str, nn.Parameter], setup: Setup, groups: Groups, device: torch.device
+    ) -> None:
         self._setup = setup
         self._backends: dict[str, Any] = {}
         self._ranks: dict[str, tuple[int, ...]] = {}
@@ -76,10 +80,15 @@ class Network:
         self._ranks[name] = tuple(plan.groups[name].block_of(self._setup.rank))
         size = groups[name].size()
         if size != len(self._ranks[name]):
-            raise RunError(f"group {name!r} has {len(self._ranks[name])} ranks in the plan and {size} in its process group", code="E615")
+            raise RunError(
+                f"group {name!r} has {len(self._ranks[name])} ranks in the plan and {size} in its process group",
+                code="E615",
+            )
         self._backends[name] = backend_of(groups[name], device)
 
-    def _buffer(self, op: Collective, ranks: tuple[int, ...], parameters: Mapping[str, Tensor], device: torch.device) -> FlatBuffer:
+    def _buffer(
+        self, op: Collective, ranks: tuple[int, ...], parameters: Mapping[str, Tensor], device: torch.device
+    ) -> FlatBuffer:
         name = op.buffer.name
         if name not in self._buffers:
             self._buffers[name] = FlatBuffer(op.buffer, parameters, ranks.index(self._setup.rank), len(ranks), device)
@@ -148,7 +157,9 @@ class Network:
         while len(stream.works) <= place:
             send = stream.sends[len(stream.works)]
             if send.need > passed:
-                raise RunError(f"task {send.task.name!r} is waited for before what it sends has been computed", code="E616")
+                raise RunError(
+                    f"task {send.task.name!r} is waited for before what it sends has been computed", code="E616"
+                )
             self._wait_for_start(send, passed)
             self.launch(passed)
 

@@ -1,8 +1,10 @@
-"""Watch a model train for a few steps, without communication: what runs when, which gradient is ready when, and how long it takes.
+"""Watch a model train for a few steps, without communication: what runs when, which gradient is ready when, and how
+long it takes.
 
-The result is a profile in the runtime's own terms: a module is one that owns parameters (or calls the owner's parameters itself, as
-torch's attention does with `out_proj`) and is charged with everything up to the next one; the loss belongs to the last. Orders are
-observed, never assumed. All ranks should observe at the same time, so that the contention of a shared machine is in the figures.
+The result is a profile in the runtime's own terms: a module is one that owns parameters (or calls the owner's
+parameters itself, as torch's attention does with `out_proj`) and is charged with everything up to the next one; the
+loss belongs to the last. Orders are observed, never assumed. All ranks should observe at the same time, so that the
+contention of a shared machine is in the figures.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ LossOf = Callable[[Callable[..., Any]], torch.Tensor]
 class Observation:
     """What a few steps showed. Seconds are medians over steps, for the whole batch of this worker.
 
-    `step_s` is a step without any stamping, `stamped_s` one with it: the difference is what looking costs. `steady` tells whether
-    gradients became ready in the same order in every step.
+    `step_s` is a step without any stamping, `stamped_s` one with it: the difference is what looking costs. `steady`
+    tells whether gradients became ready in the same order in every step.
     """
 
     profile: Profile
@@ -52,7 +54,8 @@ class _Pass:
 def observe(
     model: nn.Module, loss_of: LossOf, optimizer: Factory, *, name: str = "model", steps: int = 5, warmup: int = 2
 ) -> Observation:
-    """Return the observation of `steps` training steps after `warmup` ones. The model is trained by them: give it a copy.
+    """Return the observation of `steps` training steps after `warmup` ones. The model is trained by them: give it a
+    copy.
 
     `loss_of(model)` computes the loss of the next batch.
     """
@@ -103,7 +106,7 @@ class _Watcher:
         for name, module in self._modules.items():
             self._handles.append(module.register_forward_pre_hook(partial(self._enter, name)))
         for name, parameter in self._parameters.items():
-            self._handles.append(parameter.register_post_accumulate_grad_hook(partial(self._arrive, name)))
+            self._handles.append(parameter.register_post_accumulate_grad_hook(partial(self._arrive, name)))  # type: ignore[no-untyped-call]
 
     def detach(self) -> _Pass:
         for handle in self._handles:
@@ -121,7 +124,9 @@ class _Watcher:
 
 
 def _owners(model: nn.Module, loss_of: LossOf) -> dict[str, tuple[str, ...]]:
-    """Return, per parameter, the modules whose forward reads it, in the order they run: its owner, or the nearest caller above it."""
+    """Return, per parameter, the modules whose forward reads it, in the order they run: its owner, or the nearest
+    caller above it.
+    """
     called: dict[str, None] = {}
     handles = [
         module.register_forward_pre_hook(lambda module, args, name=name: called.setdefault(name))
@@ -157,12 +162,15 @@ def _profile(name: str, model: nn.Module, owners: dict[str, tuple[str, ...]], pa
 
 
 def _timed(profile: Profile, passes: Sequence[_Pass]) -> Profile:
-    """Return the profile with each module's seconds; a backward segment's time is shared like its modules' forward times."""
+    """Return the profile with each module's seconds; a backward segment's time is shared like its modules' forward
+    times.
+    """
     forward = {module.name: 0.0 for module in profile.modules}
     units = list(passes[-1].entered)
     for unit, following in zip(units, [*units[1:], ""], strict=True):
         forward[unit] = median(
-            (seen.entered.get(following, seen.backward) if following else seen.backward) - seen.entered.get(unit, seen.backward)
+            (seen.entered.get(following, seen.backward) if following else seen.backward)
+            - seen.entered.get(unit, seen.backward)
             for seen in passes
         )
     backward = dict.fromkeys(forward, 0.0)
@@ -175,7 +183,9 @@ def _timed(profile: Profile, passes: Sequence[_Pass]) -> Profile:
         for module, weight in zip(segment.modules, weights, strict=True):
             backward[module.name] = seconds * (weight / total if total > 0 else 1.0 / len(weights))
         previous = last
-    modules = tuple(replace(m, forward_s=max(0.0, forward[m.name]), backward_s=max(0.0, backward[m.name])) for m in profile.modules)
+    modules = tuple(
+        replace(m, forward_s=max(0.0, forward[m.name]), backward_s=max(0.0, backward[m.name])) for m in profile.modules
+    )
     return replace(profile, modules=modules)
 
 

@@ -1,4 +1,6 @@
-"""Optimisers from a recipe, one per update task of the plan, with a state that does not depend on how the plan cuts them."""
+"""Optimisers from a recipe, one per update task of the plan, with a state that does not depend on how the plan cuts
+them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from torch.optim import Optimizer
 
 from orch.errors import OrchError, did_you_mean
 
-Factory = Callable[[list[Tensor]], Optimizer]
+Factory = Callable[[Sequence[Tensor]], Optimizer]
 KNOWN = {
     "sgd": "torch.optim.SGD", "adam": "torch.optim.Adam", "adamw": "torch.optim.AdamW", "rmsprop": "torch.optim.RMSprop",
     "adagrad": "torch.optim.Adagrad", "nadam": "torch.optim.NAdam", "radam": "torch.optim.RAdam",
@@ -20,7 +22,8 @@ KNOWN = {
 
 
 def optimizer_factory(spec: Mapping[str, Any]) -> Factory:
-    """Return what makes the optimiser of `spec`: one entry `{sgd: {lr: 0.1}}`, or `{"python:pkg.mod:fn": {...}}` for the user's own.
+    """Return what makes the optimiser of `spec`: one entry `{sgd: {lr: 0.1}}`, or `{"python:pkg.mod:fn": {...}}` for
+    the user's own.
 
     Raises OrchError (E620) for an unknown name and for options the optimiser does not take.
     """
@@ -32,7 +35,7 @@ def optimizer_factory(spec: Mapping[str, Any]) -> Factory:
         hint = did_you_mean(name, KNOWN) or f"known are {', '.join(KNOWN)}, or python:PKG.MOD:FUNCTION"
         raise OrchError(f"optimiser {name!r} is not known", code="E620", hint=hint)
 
-    def make(parameters: list[Tensor]) -> Optimizer:
+    def make(parameters: Sequence[Tensor]) -> Optimizer:
         from hydra.errors import HydraException
         from hydra.utils import instantiate
 
@@ -72,7 +75,9 @@ class Optimizers:
     Update tasks of different steps of a period must cut the parameters alike; raises OrchError (E621) otherwise.
     """
 
-    def __init__(self, cuts: Iterable[Sequence[str]], parameters: Mapping[str, Tensor], make: Factory, schedule: Schedule) -> None:
+    def __init__(
+        self, cuts: Iterable[Sequence[str]], parameters: Mapping[str, Tensor], make: Factory, schedule: Schedule
+    ) -> None:
         self._schedule = schedule
         self._by_cut: dict[tuple[str, ...], Optimizer] = {}
         self._base: dict[tuple[str, ...], list[float]] = {}
@@ -82,7 +87,9 @@ class Optimizers:
             if not cut:
                 continue
             if twice := owned.intersection(cut):
-                raise OrchError(f"parameter {min(twice)!r} is updated by two differently cut updates of the plan", code="E621")
+                raise OrchError(
+                    f"parameter {min(twice)!r} is updated by two differently cut updates of the plan", code="E621"
+                )
             owned.update(cut)
             optimizer = make([parameters[name] for name in cut])
             self._by_cut[cut] = optimizer

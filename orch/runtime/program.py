@@ -1,7 +1,7 @@
 """A step of a plan as one rank runs it: names resolved to numbers, once, so that hooks only compare integers.
 
-Nothing here knows torch. The compute stream is driven by the model itself (hooks), so its tasks are kept by their place on that
-stream; net streams are walked in plan order.
+Nothing here knows torch. The compute stream is driven by the model itself (hooks), so its tasks are kept by their place
+on that stream; net streams are walked in plan order.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Stage:
 class Program:
     """One step of the period on one rank.
 
-    `forward` maps a module, `backward` a tensor to its place on the compute stream; `last_backward` is the place after the last
-    gradient; `lagging` lists, in plan order, the tasks that finish the previous step, and `last_lagging` is the place after the last
-    of them; `looks_back` tells whether any task waits for one of the previous step.
+    `forward` maps a module, `backward` a tensor to its place on the compute stream; `last_backward` is the place after
+    the last gradient; `lagging` lists, in plan order, the tasks that finish the previous step, and `last_lagging` is
+    the place after the last of them; `looks_back` tells whether any task waits for one of the previous step.
     """
 
     step: Step
@@ -66,7 +66,8 @@ class Program:
 def compile_step(plan: Plan, index: int, rank: int) -> Program:
     """Return step `index` of the period as `rank` runs it.
 
-    Raises RunError for a task on a stream that only simulation knows (host, copies), and for a task of the net that is no collective.
+    Raises RunError for a task on a stream that only simulation knows (host, copies), and for a task of the net that is
+    no collective.
     """
     step = plan.steps[index]
     program = Program(step)

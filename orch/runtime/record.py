@@ -1,7 +1,8 @@
-"""What really ran: per step the tasks in the order in which they started, when, and the bytes handed to each collective.
+"""What really ran: per step the tasks in the order in which they started, when, and the bytes handed to each
+collective.
 
-Stamps are taken where things happen (in the hooks, at the call of the process group, at its completion), by one monotonic clock.
-A step costs a few lists of numbers; nothing is allocated per task beyond them.
+Stamps are taken where things happen (in the hooks, at the call of the process group, at its completion), by one
+monotonic clock. A step costs a few lists of numbers; nothing is allocated per task beyond them.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ NAN = math.nan
 class StepRecord:
     """One step. Numbers index the tasks of its plan step.
 
-    `order` lists tasks as they started; `starts` and `ends` [tasks] are seconds, NaN where a task did not run; `sent` and `ranks` say,
-    per collective, the bytes handed over and the ranks that took part. `carried` tells whether the previous step left work to
-    finish (lag 1); a `flush` holds only such work, done early.
+    `order` lists tasks as they started; `starts` and `ends` [tasks] are seconds, NaN where a task did not run; `sent`
+    and `ranks` say, per collective, the bytes handed over and the ranks that took part. `carried` tells whether the
+    previous step left work to finish (lag 1); a `flush` holds only such work, done early.
     """
 
     number: int
@@ -86,7 +87,9 @@ def _whole_periods(steps: Sequence[StepRecord]) -> Sequence[StepRecord]:
 
 
 def median_durations_s(steps: Iterable[StepRecord], plan: Plan) -> dict[str, float]:
-    """Return, per task name, the median seconds it took over `steps` (and over the steps of a period that share the name)."""
+    """Return, per task name, the median seconds it took over `steps` (and over the steps of a period that share the
+    name).
+    """
     found: dict[str, list[float]] = {}
     for step in steps:
         for task, start, end in zip(plan.steps[step.place], step.starts, step.ends, strict=True):

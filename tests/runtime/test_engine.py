@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from orch.errors import RunError
 from orch.plan import Plan, check
 from orch.runtime.base import Setup
 from orch.runtime.conformance import differences

@@ -45,9 +45,13 @@ class World:
 
 
 def run(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """Run `function(world, *arguments)` on `size` ranks; return what each returned. The first failing rank fails the call."""
+    """Run `function(world, *arguments)` on `size` ranks; return what each returned. The first failing rank fails the
+    call.
+    """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch._dynamo", "hydra.utils", "orch.runtime.engine", "tests.runtime.worlds"])
+    context.set_forkserver_preload(
+        ["torch", "torch._dynamo", "hydra.utils", "orch.runtime.engine", "tests.runtime.worlds"]
+    )
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "store")
         ranks = []
@@ -81,7 +85,7 @@ def _main(pipe: Any, rank: int, size: int, path: str, function: Callable[..., An
     torch.set_num_threads(1)
     try:
         result = (True, function(World(rank, size, dist.FileStore(path, size)), *arguments))
-    except BaseException:
+    except BaseException:  # noqa: BLE001  (the parent shows it)
         result = (False, traceback.format_exc())
     pipe.send(result)
     pipe.close()
