@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import pytest
@@ -163,9 +163,10 @@ def test_help_is_quick_and_light() -> None:
     )
     seconds = []
     for _ in range(3):
-        start = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        seconds.append(time.perf_counter() - start)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         assert done.stderr == "[]\n"
-    # 0.1 s on an idle machine; the promise is 0.3 s, and the best of three forgives a busy one.
+    # Processor time, since others may keep the machine busy; alone, 0.1 s of it are 0.1 s on the clock.
     assert min(seconds) < 0.3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -23,12 +24,14 @@ def names(kind: str) -> list[str]:
         return list(registry.techniques())
     if kind in ("recipes", "clusters"):
         return list(registry.files(kind))
-    return [str(entry["name"]) for entry in entries(kind)]
+    from orch.models import catalogue, datasets
+
+    return sorted(catalogue.names() if kind == "models" else datasets.DATA)
 
 
 def _techniques() -> list[Entry]:
     return [
-        {**_facts.technique_facts(place), "about": _facts.first_sentence(_facts.prose(place))}
+        {**_facts.technique_facts(place), "about": _facts.without_name(_facts.first_sentence(_facts.prose(place)))}
         for _, place in sorted(registry.techniques().items())
     ]
 
@@ -42,28 +45,61 @@ def _clusters() -> list[Entry]:
     for name, path in registry.files("clusters").items():
         workers: object = None
         try:
-            workers = _facts.cluster(name).world_size
-            remark = about(path)
+            described = _facts.cluster(name)
+            workers, remark = described.world_size, about(path)
         except OrchError as error:
             remark = f"cannot be read: {error}"
         found.append({"name": name, "workers": workers, "about": remark, "file": str(path)})
     return found
 
 
+def _models() -> list[Entry]:
+    from orch.models import catalogue
+
+    found = sorted(catalogue.models(), key=lambda model: model.name)
+    return [
+        {
+            "name": model.name,
+            "family": model.family,
+            "parameters": model.parameters,
+            "runs": model.runs,
+            "about": model.summary,
+            "source": model.source,
+            "knobs": [knob.as_json() for knob in _facts.knobs(model.knobs)],
+        }
+        for model in found
+    ]
+
+
+def _data() -> list[Entry]:
+    from orch.models.datasets import DATA
+
+    return [
+        {
+            "name": name,
+            "family": data.family,
+            "about": data.summary,
+            "source": data.source,
+            "knobs": [knob.as_json() for knob in _facts.knobs(data.knobs)],
+        }
+        for name, data in sorted(DATA.items())
+    ]
+
+
 _KINDS: dict[str, Callable[[], list[Entry]]] = {
     "techniques": _techniques,
-    "models": list,
+    "models": _models,
     "clusters": _clusters,
     "recipes": _recipes,
-    "data": list,
+    "data": _data,
 }
 
 
 def about(path: Path) -> str:
-    """Return the first comment of a YAML file: what it says about itself."""
+    """Return the first sentence of the comment that a YAML file begins with: what it says about itself."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
-    comment = next((line for line in lines if line.strip()), "")
-    return comment.lstrip("# ").rstrip() if comment.startswith("#") else ""
+    comment = itertools.takewhile(lambda line: line.startswith("#"), (line for line in lines if line.strip()))
+    return _facts.first_sentence(" ".join(line.lstrip("#").strip() for line in comment))

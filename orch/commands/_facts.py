@@ -59,6 +59,11 @@ class Knob:
             "doc": self.doc,
         }
 
+    @property
+    def example(self) -> str:
+        """The default as a user would write it, or dots where there is none."""
+        return self.shown if self.shown not in ("(required)", "as told", "-") else "..."
+
     def allowed(self) -> str:
         """Return what a user may write, in words."""
         if self.choices:
@@ -167,11 +172,15 @@ def prose(place: registry.Place) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """Return the first sentence of a docstring, without the name it may begin with."""
-    line = " ".join(text.split("\n\n")[0].split())
-    head, colon, tail = line.partition(": ")
-    sentence = tail if colon and len(head) < 30 else line
-    return re.split(r"(?<=[.!?])\s", sentence)[0].rstrip(".")
+    """Return the first sentence of a text, without its full stop."""
+    sentence = re.split(r"(?<=[.!?])\s", " ".join(text.split("\n\n")[0].split()))[0]
+    return sentence.rstrip(".")
+
+
+def without_name(sentence: str) -> str:
+    """Return what a docstring says after the name it begins with (`MG-WFBP: send ...`)."""
+    head, colon, tail = sentence.partition(": ")
+    return tail if colon and len(head) < 30 else sentence
 
 
 def cluster(name: str) -> Cluster:

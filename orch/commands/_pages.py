@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from pydantic import BaseModel
+
 from orch import registry
 from orch.commands import _catalogue, _codes, _facts, _fields
 from orch.commands._output import table
@@ -78,10 +80,8 @@ def _technique_text(name: str) -> str:
         lines.append(f"  brings    {', '.join(technique.defaults)}, where a stack leaves their slots empty")
     lines += [f"  not with  {other}: {reason}" for other, reason in technique.excludes.items()]
     knobs = _facts.knobs(technique.config)
-    if knobs:
-        rows = [[f"  {knob.name}", knob.allowed(), knob.shown, knob.doc] for knob in knobs]
-        lines += ["", table(["  knob", "type", "default", "meaning"], rows)]
-    first = f": {{{knobs[0].name}: {knobs[0].shown}}}" if knobs else ""
+    lines += _knob_table(knobs)
+    first = "".join(f": {{{knob.name}: {knob.example}}}" for knob in knobs[:1])
     entry = f"{{{name}{first}}}" if first else f"[{name}]"
     lines += ["", f"In a recipe:  stacks: {{mine: {entry}}}"]
     return "\n".join(lines)
@@ -114,16 +114,43 @@ def _file_text(title: str, text: str, path: object) -> str:
     return f"{title} ({path})\n\n{body}"
 
 
-def _entry(kind: str) -> Callable[[str], Page]:
-    def make(name: str) -> Page:
-        entry = next(entry for entry in _catalogue.entries(kind) if entry["name"] == name)
-        shown = {key: value for key, value in entry.items() if key not in ("name", "about")}
-        width = max((len(key) for key in shown), default=0)
-        lines = [f"{name}: {entry['about']}", ""]
-        lines += [f"  {key.replace('_', ' ').ljust(width)}  {value}" for key, value in shown.items()]
-        return Page({"kind": _SINGULAR[kind], **entry}, lambda: "\n".join(lines).rstrip())
+def _model(name: str) -> Page:
+    from orch.models import catalogue
 
-    return make
+    model = catalogue.model(name)
+    entry = next(entry for entry in _catalogue.entries("models") if entry["name"] == name)
+    profile = model.profile(model.knobs())
+    facts = {
+        "parameters": f"{model.parameters:,} in {len(profile.tensors)} tensors",
+        "compute": f"{profile.flops / 1e9:,.3g} GFLOP forward, a sample",
+        "runs": "yes" if model.runs else "no: it has a profile only, to plan and simulate with",
+        "source": model.source,
+    }
+    return Page({"kind": "model", **entry}, lambda: _named_text("model", name, model.summary, facts, model.knobs))
+
+
+def _data(name: str) -> Page:
+    from orch.models.datasets import DATA
+
+    data = DATA[name]
+    entry = next(entry for entry in _catalogue.entries("data") if entry["name"] == name)
+    return Page(
+        {"kind": "data", **entry}, lambda: _named_text("data", name, data.summary, {"source": data.source}, data.knobs)
+    )
+
+
+def _named_text(section: str, name: str, summary: str, facts: Mapping[str, str], config: type[BaseModel]) -> str:
+    width = max(map(len, facts))
+    lines = [f"{name}: {summary}", "", *(f"  {key.ljust(width)}  {value}" for key, value in facts.items())]
+    knobs = _facts.knobs(config)
+    lines += _knob_table(knobs)
+    first = "".join(f", {knob.name}: {knob.example}" for knob in knobs[:1])
+    return "\n".join([*lines, "", f"In a recipe:  {section}: {{use: {name}{first}}}"])
+
+
+def _knob_table(knobs: list[_facts.Knob]) -> list[str]:
+    rows = [[f"  {knob.name}", knob.allowed(), knob.shown, knob.doc] for knob in knobs]
+    return ["", table(["  knob", "type", "default", "meaning"], rows)] if rows else []
 
 
 def _recipe_fields(name: str) -> Page:
@@ -150,12 +177,11 @@ def _code(code: str) -> Page:
 
 
 _FORMS = ("dense", "sparse", "low-rank", "quantised")
-_SINGULAR = {"models": "model", "data": "data"}
 _MAKERS: tuple[tuple[Callable[[], list[str]], Callable[[str], Page]], ...] = (
     (lambda: ["recipe"], _recipe_fields),
     (lambda: _catalogue.names("techniques"), _technique),
-    (lambda: _catalogue.names("models"), _entry("models")),
+    (lambda: _catalogue.names("models"), _model),
     (lambda: _catalogue.names("clusters"), _cluster),
     (lambda: _catalogue.names("recipes"), _recipe),
-    (lambda: _catalogue.names("data"), _entry("data")),
+    (lambda: _catalogue.names("data"), _data),
 )

@@ -62,11 +62,26 @@ def _cluster(plain: Schema, definitions: Schema) -> Schema:
 def _named(full: Schema, names: list[str], section: str) -> Schema:
     """Return a section that may be a bare name. Known names are offered; others are allowed: files may add them."""
     offered = {"anyOf": [{"enum": names}, {"type": "string"}]} if names else {"type": "string"}
-    description = full.get("description", f"the {section}")
-    return {
-        "anyOf": [offered, {key: value for key, value in full.items() if key != "description"}],
-        "description": description,
-    }
+    arguments = [
+        {"if": {"properties": {"use": {"const": name}}, "required": ["use"]}, "then": {"properties": knobs}}
+        for name, knobs in _arguments(section).items()
+    ]
+    described = {key: value for key, value in full.items() if key != "description"}
+    whole = {"type": "object", "allOf": [described, *arguments]} if arguments else described
+    return {"anyOf": [offered, whole], "description": full.get("description", f"the {section}")}
+
+
+def _arguments(section: str) -> dict[str, Schema]:
+    """Return the keys that may stand beside `use` for every known model or data set."""
+    from orch.models import catalogue, datasets
+
+    if section == "model":
+        configs = {model.name: model.knobs for model in catalogue.models()}
+    elif section == "data":
+        configs = {name: data.knobs for name, data in datasets.DATA.items()}
+    else:
+        return {}
+    return {name: config.model_json_schema().get("properties", {}) for name, config in configs.items()}
 
 
 def _stacks(properties: Schema, definitions: Schema) -> None:

@@ -52,7 +52,10 @@ _ROWS: dict[str, tuple[list[str], Row]] = {
         ["name", "family", "slot", "exact", "about"],
         lambda e: [e["name"], e["family"], e["slot"], "exact" if e["lossless"] else "lossy", e["about"]],
     ),
-    "models": (["name", "parameters", "about"], lambda e: [e["name"], e["parameters"], e["about"]]),
+    "models": (
+        ["name", "parameters", "runs", "about"],
+        lambda e: [e["name"], f"{e['parameters']:,}", "yes" if e["runs"] else "plan only", e["about"]],
+    ),
     "clusters": (["name", "workers", "about"], lambda e: [e["name"], e["workers"], e["about"]]),
     "recipes": (["name", "about"], lambda e: [e["name"], e["about"]]),
     "data": (["name", "about"], lambda e: [e["name"], e["about"]]),

@@ -17,6 +17,11 @@ LIGHT_COMMANDS = {
     "list": ["list"],
     "list json": ["list", "techniques", "--json"],
     "show technique": ["show", "mg-wfbp"],
+    "show cluster": ["show", "local-4"],
+    "show model": ["show", "gpt2"],
+    "check": ["check", "quickstart"],
+    "plan": ["plan", "quickstart"],
+    "schema": ["show", "recipe", "--json-schema"],
     "show recipe": ["show", "recipe"],
     "show code": ["show", "E001"],
 }

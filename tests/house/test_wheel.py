@@ -35,7 +35,7 @@ def outside(installed: Path, *arguments: str) -> str:
 
 
 def test_everything_that_is_found_by_name_is_inside(installed: Path) -> None:
-    for kind in ("recipes",):
+    for kind in ("recipes", "clusters"):
         shipped = {path.name for path in (installed / "orch" / "shipped" / kind).iterdir()}
         assert shipped == {path.name for path in (ROOT / kind).iterdir()}
     for package in ("orch", "techniques"):
@@ -51,7 +51,7 @@ def test_the_installed_package_is_the_one_that_runs(installed: Path) -> None:
     assert Path(outside(installed, "-c", "import orch; print(orch.__file__)").strip()).is_relative_to(installed)
 
 
-@pytest.mark.parametrize("kind", ["recipes", "techniques"])
+@pytest.mark.parametrize("kind", ["recipes", "clusters", "techniques"])
 def test_what_is_shipped_resolves_by_name(installed: Path, kind: str) -> None:
     listed = {line.split()[0] for line in outside(installed, "-m", "orch", "list", kind).splitlines()[2:]}
     here = {path.stem for path in (ROOT / kind).glob("*.yaml")} or {"mg-wfbp", "wfbp"}
