@@ -103,7 +103,7 @@ def _lineage(path: Path) -> tuple[Node, tuple[Path, ...]]:
     while trees:
         # A recipe's name is its own: a child that took its parent's would mix its runs with the parent's.
         inherited = {key: node for key, node in tree.items() if key != "name"}
-        tree = merge(normalise(mapping(inherited, tree.where)), normalise(trees.pop()))
+        tree = merge(normalise(mapping(inherited, tree.where)), normalise(trees.pop(), stacks=False))
     return mapping({key: node for key, node in tree.items() if key != "extends"}, tree.where), tuple(files)
 
 
@@ -139,8 +139,11 @@ def merge(parent: Node, child: Node, path: tuple[str, ...] = ()) -> Node:
     return mapping(entries, child.where, child.key_where, over=child.over)
 
 
-def normalise(tree: Node) -> Node:
-    """Return `tree` with every short form written out: bare names of sections, an optimizer's name, lists of stacks."""
+def normalise(tree: Node, *, stacks: bool = True) -> Node:
+    """Return `tree` with every short form written out: bare names of sections, an optimizer's name, lists of stacks.
+
+    With `stacks` false the stacks stay as written, so that a child's list replaces what its parent has.
+    """
     if not isinstance(tree.value, Mapping):
         return tree
     entries = dict(tree.value)
@@ -156,7 +159,7 @@ def normalise(tree: Node) -> Node:
         )
     if "techniques" in entries:
         entries["techniques"] = _filled(entries["techniques"])
-    if "stacks" in entries:
+    if "stacks" in entries and stacks:
         entries["stacks"] = _stacks(entries["stacks"])
     return mapping(entries, tree.where, tree.key_where, over=tree.over)
 
@@ -175,7 +178,7 @@ def _filled(node: Node) -> Node:
 
 
 def _stacks(node: Node) -> Node:
-    """Return stacks as {stack: {technique: {knob: value}}}; a list of techniques makes one stack of each."""
+    """Return stacks as {stack: {technique: {knob: value}}}; a list makes one stack of each of its entries."""
     if isinstance(node.value, tuple):
         named = {}
         for member in node.value:

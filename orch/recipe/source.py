@@ -146,6 +146,9 @@ def _syntax(text: str, error: yaml.MarkedYAMLError, origin: Origin) -> OrchError
             where=origin.at(line, here.find("\t")),
             hint="YAML indents with spaces only",
         )
+    if "???" in here:
+        where = origin.at(line, here.index("???"))
+        return OrchError("??? inside { } or [ ] needs quotes", code="E106", where=where, hint="write '???'")
     if "nesting" in problem:
         return _too_deep(origin.at(line, column))
     if "cannot start any token" in problem and here[column : column + 1]:
