@@ -9,7 +9,6 @@ from pathlib import Path
 from orch.cluster import Cluster
 from orch.errors import OrchError
 from orch.experiment.memory import peak_memory_bytes
-from orch.models import catalogue
 from orch.models.profile import Profile
 from orch.plan import Collective, Plan
 from orch.plan.timeline import Timeline
@@ -99,17 +98,12 @@ def predict(recipe: Recipe, *, cluster: Cluster | None = None, profile: Profile 
     `cluster` and `profile` take the place of the recipe's own when links and layer times were measured.
     """
     cluster = recipe.cluster if cluster is None else cluster
-    profile = profile_of(recipe) if profile is None else profile
+    profile = recipe.model.profile(recipe.data) if profile is None else profile
     stacks = {name: _forecast(recipe, name, cluster, profile) for name in recipe.stacks}
     baseline = recipe.baseline.name
     plain = _plain(recipe, baseline, cluster, profile)
     ceiling = simulate(plain, cluster.communication_free()).step_time_s
     return Forecast(recipe.name, cluster, baseline, ceiling, stacks)
-
-
-def profile_of(recipe: Recipe) -> Profile:
-    """Return the profile of the recipe's model, torch-free. Raises OrchError for a model that only code can describe."""
-    return catalogue.resolve(recipe.model).profile()
 
 
 def predict_scales(recipe: str | Path, overrides: Sequence[str], scale: str) -> dict[int, Forecast]:

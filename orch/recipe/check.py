@@ -14,11 +14,14 @@ from typing import Any
 from orch.cluster import Cluster
 from orch.cluster.spec import ClusterSpec
 from orch.errors import OrchError, Position, did_you_mean, quoted
+from orch.models.catalogue import ChosenModel
+from orch.models.datasets import ChosenData
 from orch.recipe.compose import Composed, compose, merge
 from orch.recipe.faults import checked, first
 from orch.recipe.origin import Origin, complete, origin_of
-from orch.recipe.schema import LATER, Data, Measure, Model, RecipeFile, Target, Train
+from orch.recipe.schema import LATER, Measure, RecipeFile, Target, Train
 from orch.recipe.stacks import Stack, build_members
+from orch.recipe.subject import chosen_data, chosen_model
 from orch.recipe.tree import Node, dotted, mapping
 
 
@@ -28,6 +31,8 @@ class Recipe:
 
     spec: RecipeFile
     cluster: Cluster
+    model: ChosenModel
+    data: ChosenData | None
     stacks: Mapping[str, Stack]
     path: Path
     files: tuple[Path, ...]
@@ -37,16 +42,6 @@ class Recipe:
     def name(self) -> str:
         """Name of the experiment."""
         return self.spec.name
-
-    @property
-    def model(self) -> Model:
-        """What is trained."""
-        return self.spec.model
-
-    @property
-    def data(self) -> Data | None:
-        """What it is trained on; None when the recipe is only for planning."""
-        return self.spec.data
 
     @property
     def train(self) -> Train:
@@ -112,7 +107,11 @@ def check(composed: Composed) -> Recipe:
     _check_baseline(tree, spec, stacks)
     _check_batches(tree, stacks, cluster)
     _check_quality(tree, spec, stacks)
-    return Recipe(spec, cluster, stacks, composed.path, composed.files, complete(tree, spec, described, stacks))
+    model = chosen_model(tree, spec.model)
+    data = chosen_data(tree, spec.data, model)
+    return Recipe(
+        spec, cluster, model, data, stacks, composed.path, composed.files, complete(tree, spec, described, stacks)
+    )
 
 
 def _cluster(node: Node) -> ClusterSpec:
