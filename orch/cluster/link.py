@@ -13,7 +13,6 @@ from orch.cluster.collectives import Level
 from orch.cluster.curves import Curve, Fastest, Number
 from orch.cluster.span import Span
 from orch.cluster.two_level import Network
-from orch.errors import OrchError
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ class Link:
         if span.nodes == 1 or span.per_node == 1:
             return one_level(collective, name, mine, span.size)
         if intra is None:
-            raise OrchError("the inner link is not described", code="E301")
+            raise ValueError("a group of several ranks on several nodes needs the inner link as well")
         return two_levels(collective, name, Network(intra.point_to_point(), mine, span, self.per_node))
 
     def basis(self, collective: str, span: Span, nbytes: float | None = None) -> Basis:
