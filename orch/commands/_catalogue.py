@@ -46,7 +46,7 @@ def _clusters() -> list[Entry]:
         workers: object = None
         try:
             described = _facts.cluster(name)
-            workers, remark = described.world_size, about(path)
+            workers, remark = described.world_size, described.about or about(path)
         except OrchError as error:
             remark = f"cannot be read: {error}"
         found.append({"name": name, "workers": workers, "about": remark, "file": str(path)})
