@@ -20,7 +20,7 @@ Changed = Callable[..., Recipe]
 
 def test_a_recipe_is_read(good: Path) -> None:
     recipe = load(good)
-    assert (recipe.name, recipe.model.use, recipe.model.arguments) == ("good", "gpt2", {"seq_len": 64})
+    assert (recipe.name, recipe.model.name, recipe.spec.model.arguments) == ("good", "gpt2", {"seq_len": 64})
     assert (recipe.train.optimizer.name, recipe.train.optimizer.settings["lr"]) == ("adamw", 6e-4)
     assert recipe.cluster.world_size == 8
     assert recipe.cluster.name == "tiny"
