@@ -67,22 +67,21 @@ class Link:
     evidence: tuple[str, ...] = ()
 
     @staticmethod
-    def from_table(
-        seconds: Mapping[float, float],
-        span: Span,
-        source: str,
-        *,
-        collective: str = "all-reduce",
-        algorithm: str = "ring",
+    def from_tables(
+        tables: Mapping[str, Mapping[float, float]], span: Span, source: str, algorithm: str = "ring"
     ) -> Link:
-        """Return a link known by one measured table (bytes -> seconds of a collective on `span`), as a run's warm-up
-        measures it.
+        """Return a link known by measured tables, as a run's warm-up makes them: collective -> bytes -> seconds on `span`.
+
+        A collective without a table is solved from the all-reduce's. Raises OrchError for unknown names, ValueError for
+        a table of fewer than two sizes.
         """
-        forms(collective, algorithm)
-        table = Measured(
-            collective, span, Curve.through(seconds), algorithm, "measured", source, (min(seconds), max(seconds))
-        )
-        return Link(None, span.per_node > 1, algorithm, (table,), "measured", source)
+        measured = []
+        for collective, seconds in tables.items():
+            forms(collective, algorithm)
+            sizes = (min(seconds, default=0.0), max(seconds, default=0.0))
+            curve = Curve.through(seconds)
+            measured.append(Measured(collective, span, curve, algorithm, "measured", source, sizes))
+        return Link(None, span.per_node > 1, algorithm, tuple(measured), "measured", source)
 
     def point_to_point(self) -> Level:
         """Return alpha, beta and gamma of one message: as given, or solved from the measured collective on the largest

@@ -73,7 +73,7 @@ def test_the_inner_link_is_needed_where_the_outer_one_was_not_measured_as_a_whol
     assert cluster.all_reduce_s(1e6, cluster.span([0, 4])) > 0
     with pytest.raises(OrchError, match=r"cluster half: links\.intra is not described, and 8 ranks on 2 nodes need it"):
         cluster.all_reduce_s(1e6, cluster.world)
-    whole = cluster.with_links(inter=Link.from_table({1.0: 1.0, 2.0: 2.0}, cluster.world, "this run"))
+    whole = cluster.with_links(inter=Link.from_tables({"all-reduce": {1.0: 1.0, 2.0: 2.0}}, cluster.world, "this run"))
     assert whole.all_reduce_s(2.0, cluster.world) == 2.0
     with pytest.raises(OrchError, match=r"links\.intra is not described"):
         whole.all_reduce_s(2.0, cluster.world, "two-level")

@@ -74,7 +74,7 @@ def test_another_algorithm_than_the_measured_one_is_solved_from_it():
 
 
 def test_table_is_carried_knee_by_knee():
-    table = Link.from_table({1024.0: 1e-4, 2048.0: 2e-4, 4096.0: 6e-4}, Span(4, 1, 4), "this run")
+    table = Link.from_tables({"all-reduce": {1024.0: 1e-4, 2048.0: 2e-4, 4096.0: 6e-4}}, Span(4, 1, 4), "this run")
     twice = table.curve("all-reduce", Span(8, 1, 8), None, None)
     assert table.basis("all-reduce", Span(8, 1, 8)) == Basis("measured", 2.0, "this run")
     own = table.curve("all-reduce", Span(4, 1, 4), None, None)
@@ -82,9 +82,18 @@ def test_table_is_carried_knee_by_knee():
     assert twice.seconds(4096.0) == pytest.approx(own.seconds(4096.0) * (7 / 8) / (3 / 4))
 
 
-def test_table_of_an_unknown_collective_is_refused():
+def test_every_collective_takes_its_own_table():
+    tables = {"all-reduce": {1e3: 1e-3, 1e6: 9e-3}, "all-gather": {1e3: 2e-3, 1e6: 3e-3}}
+    link = Link.from_tables(tables, Span(4, 1, 4), "this run")
+    times = [link.curve(name, Span(4, 1, 4), None, None).seconds(1e6) for name in (*tables, "reduce-scatter")]
+    assert times == pytest.approx([9e-3, 3e-3, 4.5e-3])
+
+
+def test_impossible_tables_are_refused():
     with pytest.raises(OrchError, match="did you mean all-reduce"):
-        Link.from_table({1.0: 1.0, 2.0: 2.0}, Span(2, 1, 2), "x", collective="allreduce")
+        Link.from_tables({"allreduce": {1.0: 1.0, 2.0: 2.0}}, Span(2, 1, 2), "x")
+    with pytest.raises(ValueError, match="at least two sizes"):
+        Link.from_tables({"all-reduce": {}}, Span(2, 1, 2), "x")
 
 
 def test_scaled_multiplies_start_ups_and_bytes_apart():
