@@ -1,0 +1,79 @@
+"""Models from the user's own code: built, traced on data, and every fault of theirs one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from orch.errors import OrchError
+from orch.models.catalogue import PythonModel, choose
+from orch.models.datasets import choose_data
+
+CODE = """
+import torch
+from torch import nn
+
+def net(width=4):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.BatchNorm1d(width), nn.Linear(width, 10))
+
+def wrong():
+    return "a string"
+
+def failing():
+    raise RuntimeError("two\\nlines")
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "own_models.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "own_models", raising=False)
+    return "own_models"
+
+
+def own(module: str, function: str, **arguments: object) -> PythonModel:
+    chosen = choose(python=f"{module}:{function}", arguments=arguments, listed=[module])
+    assert isinstance(chosen, PythonModel)
+    return chosen
+
+
+def test_a_model_is_built_from_its_seed(module: str) -> None:
+    chosen = own(module, "net", width=6)
+    first, again, other = (chosen.build(seed).state_dict()["1.weight"] for seed in (1, 1, 2))
+    assert first.shape == (6, 64)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_its_step_is_seen_by_tracing(module: str) -> None:
+    profile = own(module, "net").profile(choose_data("digits8"))
+    assert [m.name for m in profile.modules] == ["1", "2", "3"]
+    assert profile.module("1").flops == 2 * 64 * 4
+    assert set(profile.ready_order) == {tensor.name for tensor in profile.tensors}
+    assert "own_models:net on digits8" in profile.source
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "message"),
+    [
+        ("nothing", {}, r"own_models:nothing cannot be made: AttributeError: module 'own_models' has no attribute"),
+        ("net", {"depth": 3}, r"cannot be made: TypeError: .*unexpected keyword argument 'depth'"),
+        ("failing", {}, r"cannot be made: RuntimeError: two lines \[E424\]"),
+        ("wrong", {}, r"returned str, not a torch.nn.Module"),
+    ],
+)
+def test_faults_in_own_code_are_one_line(module: str, function: str, arguments: dict[str, int], message: str) -> None:
+    with pytest.raises(OrchError, match=message):
+        own(module, function, **arguments).build(seed=0)
+
+
+def test_a_model_that_does_not_fit_its_data_says_so(module: str) -> None:
+    with pytest.raises(OrchError, match=r"model own_models:net fails on data mnist5k: RuntimeError: mat1 and mat2"):
+        own(module, "net").profile(choose_data("mnist5k"))
+    with pytest.raises(OrchError, match=r"is code: its step is seen by tracing it on data.*add data:"):
+        own(module, "net").profile()
+    with pytest.raises(OrchError, match="data synthetic takes its shapes from the model"):
+        own(module, "net").profile(choose_data("synthetic"))
