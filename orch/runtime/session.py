@@ -1,0 +1,277 @@
+"""What a worker of a run does when it is called: prepare, observe, load stacks, train blocks, evaluate.
+
+Every function takes the gang's worker first and keeps what must survive calls in `worker.cache`. Each stack has its own
+model, optimiser and place in the data, all from the same seed; its training goes on across its blocks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import platform
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from orch.models.batches import Batch, Batches
+from orch.models.catalogue import ChosenModel
+from orch.models.datasets import ChosenData
+from orch.models.zoo.objective import Objective
+from orch.plan import Plan
+from orch.runtime.base import Engine, Setup
+from orch.runtime.conformance import differences
+from orch.runtime.engine import PlanEngine
+from orch.runtime.observe import Observation, observe
+from orch.runtime.optimizers import optimizer_factory
+
+if TYPE_CHECKING:
+    from orch.models.splits import Loaded
+
+REPORT_EVERY_S = 0.2
+_SESSION = "session"
+
+
+class Place(Protocol):
+    """The part of a gang's worker that a session needs."""
+
+    rank: int
+    world_size: int
+    threads: int
+    device: str
+    cache: dict[Any, Any]
+    progress: Any
+
+    def process_group(self, name: str, ranks: Any = None, threads: int = 1) -> Any: ...
+
+    def emit(self, event: Any) -> None: ...
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is trained on what. `optimizer` is one entry `{sgd: {lr: 0.1}}`; `precision` the dtype of the arithmetic."""
+
+    model: ChosenModel
+    data: ChosenData
+    batch: int
+    optimizer: Mapping[str, Any]
+    precision: str = "fp32"
+
+
+@dataclass(frozen=True)
+class StackJob:
+    """One stack to train: its plan, and `engine` as `module:Class` with its `config` where a technique brings one."""
+
+    name: str
+    subject: Subject
+    plan: Plan
+    seed: int = 0
+    engine: str | None = None
+    config: Any = None
+
+
+@dataclass(frozen=True)
+class Block:
+    """What one rank saw of a block: per step the loss and seconds, in order; sentences where it differed from its plan.
+
+    `payload_bytes` is what a step handed to collectives on average, as recorded.
+    """
+
+    losses: tuple[float, ...]
+    step_times_s: tuple[float, ...]
+    differences: tuple[str, ...]
+    payload_bytes: float
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """An event for the driver: a stack has made `step` steps of this call."""
+
+    stack: str
+    step: int
+    steps: int
+    loss: float
+    samples_per_s: float
+
+
+@dataclass
+class _Training:
+    job: StackJob
+    engine: Engine
+    batches: Batches
+    loss_of: Callable[[Any, Batch], torch.Tensor]
+    loaded: Loaded
+
+
+@dataclass
+class _Session:
+    trainings: dict[tuple[str, int], _Training] = field(default_factory=dict)
+
+
+def prepare(worker: Place, subject: Subject) -> dict[str, Any]:
+    """Load the data and build the model once; return facts about this worker. Raises OrchError for data that is absent."""
+    worker.cache[_SESSION] = _Session()
+    loaded = _load(subject)
+    model = subject.model.build(seed=0)
+    return {
+        "rank": worker.rank,
+        "host": platform.node(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "device": worker.device,
+        "data": loaded.facts(),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+    }
+
+
+def watch(worker: Place, subject: Subject, seed: int, steps: int = 8) -> Observation:
+    """Observe the model train alone on this rank; all ranks are called at once, so that contention is in the figures."""
+    batches = _batches(worker, subject, seed, _load(subject))
+    loss_of = _loss_of(worker, subject, _load(subject))
+    model = subject.model.build(seed).to(worker.device)
+    factory = optimizer_factory(subject.optimizer)
+    _meet(worker)
+    return observe(
+        model, lambda forward: loss_of(forward, next(batches)), factory, name=subject.model.name, steps=steps
+    )
+
+
+def load(worker: Place, job: StackJob) -> None:
+    """Make the model, engine and data of one stack, from its seed. Every rank must be called: engines make groups."""
+    subject = job.subject
+    torch.manual_seed(job.seed)
+    model = subject.model.build(job.seed).to(worker.device)
+    setup = Setup(
+        optimizer_factory(subject.optimizer),
+        rank=worker.rank,
+        seed=job.seed,
+        config=job.config,
+        progress=worker.progress,
+    )
+    if job.engine is None:
+        groups = {name: worker.process_group(name) for name in job.plan.groups} if job.plan.world_size > 1 else {}
+        engine: Engine = PlanEngine(job.plan, model, setup, groups)
+    else:
+        module, _, kind = job.engine.partition(":")
+        make = getattr(importlib.import_module(module), kind)
+        # torch's own engine gets the process group torch makes by default: two threads.
+        groups = {name: worker.process_group(name, threads=2) for name in job.plan.groups}
+        engine = make(job.plan, model, setup, groups)
+    loaded = _load(subject)
+    _session(worker).trainings[job.name, job.seed] = _Training(
+        job, engine, _batches(worker, subject, job.seed, loaded), _loss_of(worker, subject, loaded), loaded
+    )
+
+
+def run_block(worker: Place, stack: str, seed: int, steps: int) -> Block:
+    """Train `steps` steps of one stack and return what this rank saw; the record is compared with the plan.
+
+    All ranks start together. Losses and step times are those of this rank.
+    """
+    training = _session(worker).trainings[stack, seed]
+    engine, batches = training.engine, training.batches
+    report = partial(_report, worker, training, steps)
+    losses: list[torch.Tensor] = []
+    times: list[float] = []
+    engine.record.steps.clear()
+    _meet(worker)
+    begin = last_report = time.perf_counter()
+    for number in range(steps):
+        batch = next(batches)
+        started = time.perf_counter()
+        losses.append(engine.train_step(lambda forward, batch=batch: training.loss_of(forward, batch)))  # type: ignore[misc]
+        now = time.perf_counter()
+        times.append(now - started)
+        if worker.rank == 0 and now - last_report >= REPORT_EVERY_S:
+            last_report = now
+            report(number + 1, float(losses[-1]), now - begin)
+    values = tuple(float(loss) for loss in losses)
+    if worker.rank == 0 and values:
+        report(steps, values[-1], time.perf_counter() - begin)
+    found = differences(engine.record, worker.rank, modules=engine.modules)
+    return Block(values, tuple(times), tuple(found), engine.record.bytes_per_step())
+
+
+def evaluate(worker: Place, stack: str, seed: int) -> dict[str, float]:
+    """Return loss and accuracy on held-out data: rank 0's, and nothing on the others. Finishes pending work first."""
+    training = _session(worker).trainings[stack, seed]
+    training.engine.flush()
+    if worker.rank != 0:
+        return {}
+    objective = Objective(training.loaded.interface.answers)
+    return objective.evaluate(training.engine.model, training.loaded.test, device=worker.device)
+
+
+def timeline(worker: Place, stack: str, seed: int) -> Any:
+    """Return the recorded timeline of the stack's last block on this rank, or None when no whole period is kept."""
+    found = _session(worker).trainings[stack, seed].engine.record.timeline()
+    return found if len(found) else None
+
+
+def fingerprint(worker: Place, stack: str, seed: int) -> str:
+    """Return the SHA-256 of the stack's parameters on this rank; equal on all ranks when nothing went wrong."""
+    import hashlib
+
+    training = _session(worker).trainings[stack, seed]
+    training.engine.flush()
+    digest = hashlib.sha256()
+    for name, parameter in sorted(training.engine.model.named_parameters()):
+        digest.update(name.encode())
+        digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def forget(worker: Place, stack: str, seed: int) -> None:
+    """Free a stack."""
+    training = _session(worker).trainings.pop((stack, seed), None)
+    if training is not None:
+        training.engine.close()
+
+
+def _session(worker: Place) -> _Session:
+    session: _Session = worker.cache[_SESSION]
+    return session
+
+
+def _load(subject: Subject) -> Loaded:
+    return subject.data.load(subject.model.interface)
+
+
+def _batches(worker: Place, subject: Subject, seed: int, loaded: Loaded) -> Batches:
+    return Batches(
+        loaded.train, rank=worker.rank, world_size=worker.world_size, batch_per_worker=subject.batch, seed=seed
+    )
+
+
+def _loss_of(worker: Place, subject: Subject, loaded: Loaded) -> Callable[[Any, Batch], torch.Tensor]:
+    objective = Objective(loaded.interface.answers)
+    device = torch.device(worker.device)
+
+    def loss_of(model: Any, batch: Batch) -> torch.Tensor:
+        with _precision(subject.precision, device):
+            return objective.loss(model, batch, device)
+
+    return loss_of
+
+
+def _precision(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    if precision == "fp32":
+        return nullcontext()
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    return torch.autocast(device.type, dtype=dtype)
+
+
+def _meet(worker: Place) -> None:
+    """Return when all ranks are here."""
+    if worker.world_size > 1:
+        worker.process_group("meet").barrier().wait()
+
+
+def _report(worker: Place, training: _Training, steps: int, step: int, loss: float, seconds: float) -> None:
+    samples = training.job.subject.batch * worker.world_size * step
+    speed = samples / seconds if seconds > 0 else math.nan
+    worker.emit(Progressed(training.job.name, step, steps, loss, speed))
