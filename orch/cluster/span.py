@@ -26,15 +26,18 @@ def span_of(ranks: Sequence[int], devices_per_node: int, world_size: int) -> Spa
     """
     if not ranks:
         raise OrchError("a group needs at least one rank", code="E304")
-    first, last = min(ranks), max(ranks)
-    distinct = len(ranks) if isinstance(ranks, range) else len(set(ranks))
+    # 65,536 neighbours in order are the common case, and looking at each of them costs more than the rest of a forecast.
+    whole = range(ranks[0], ranks[-1] + 1)
+    in_order = len(ranks) == len(whole) and (ranks == whole if isinstance(ranks, range) else [*ranks] == [*whole])
+    first, last = (ranks[0], ranks[-1]) if in_order else (min(ranks), max(ranks))
+    distinct = len(ranks) if in_order else len(set(ranks))
     if distinct != len(ranks):
         twice = next(rank for rank, count in Counter(ranks).items() if count > 1)
         raise OrchError(f"rank {twice} is twice in one group", code="E304")
     if first < 0 or last >= world_size:
         wrong = first if first < 0 else last
         raise OrchError(f"rank {wrong} does not exist; this cluster has ranks 0 to {world_size - 1}", code="E304")
-    if last - first + 1 == distinct:  # neighbours: no need to count 65,536 of them
+    if last - first + 1 == distinct:  # neighbours need no counting
         nodes = last // devices_per_node - first // devices_per_node + 1
         head, tail = devices_per_node - first % devices_per_node, last % devices_per_node + 1
         fullest = distinct if nodes == 1 else devices_per_node if nodes > 2 else max(head, tail)
