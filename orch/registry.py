@@ -56,17 +56,29 @@ def project(start: Path | None = None) -> Project:
     here = (start or Path.cwd()).absolute()
     for folder in (here, *here.parents):
         for name in PROJECT_FILES:
-            table = _project_table(folder / name)
+            table = _project_table(folder / name, _stamp(folder / name))
             if table is not None:
                 return Project(folder, folder / name, _listed(table, folder / name))
     return Project(here, None)
 
 
-@lru_cache(maxsize=64)
-def _project_table(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Return what changes when a file does, or None when there is no file."""
+    try:
+        status = path.stat()
+    except OSError:
         return None
-    text = path.read_text(encoding="utf-8", errors="replace")
+    return status.st_mtime_ns, status.st_size
+
+
+@lru_cache(maxsize=256)
+def _project_table(path: Path, stamp: tuple[int, int] | None) -> dict[str, Any] | None:
+    if stamp is None or not path.is_file():
+        return None
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
     if path.name == "pyproject.toml" and "[tool.orch]" not in text:
         return None
     import tomllib
@@ -75,8 +87,12 @@ def _project_table(path: Path) -> dict[str, Any] | None:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise OrchError(f"not valid TOML: {error}", code="E152", where=Position(str(path))) from None
-    table = data if path.name == "orch.toml" else data["tool"]["orch"]
-    return table if isinstance(table, dict) else {}
+    table = data if path.name == "orch.toml" else data.get("tool", {}).get("orch")
+    return table if isinstance(table, dict) else None
+
+
+def _is_module(name: object) -> bool:
+    return isinstance(name, str) and all(part.isidentifier() for part in name.split("."))
 
 
 def _listed(table: dict[str, Any], path: Path) -> tuple[str, ...]:
@@ -84,9 +100,7 @@ def _listed(table: dict[str, Any], path: Path) -> tuple[str, ...]:
         hint = did_you_mean(unknown[0], ["techniques"]) or "the only key is techniques: a list of modules"
         raise OrchError(f"unknown key '{unknown[0]}'", code="E152", where=Position(str(path)), hint=hint)
     modules = table.get("techniques", [])
-    if not isinstance(modules, list) or not all(
-        isinstance(m, str) and m.replace(".", "").isidentifier() for m in modules
-    ):
+    if not isinstance(modules, list) or not all(_is_module(name) for name in modules):
         hint = 'write techniques = ["package.module"]'
         raise OrchError("techniques is not a list of module names", code="E152", where=Position(str(path)), hint=hint)
     return tuple(modules)
@@ -186,7 +200,10 @@ def _entries(folder: Path) -> list[Path]:
 
 def techniques() -> dict[str, Place]:
     """Return every known technique by name, sorted; nothing is imported."""
-    return {place.name: place for place in sorted(_places(), key=lambda place: place.name, reverse=True)}
+    found: dict[str, Place] = {}
+    for place in _places():
+        found.setdefault(place.name, place)
+    return dict(sorted(found.items()))
 
 
 def technique(name: str, where: Position | None = None) -> Technique:
@@ -209,7 +226,7 @@ def _load(place: Place, where: Position | None) -> Technique:
         sys.path.append(place.root)
     try:
         module = importlib.import_module(place.module)
-    except Exception as error:  # code of a stranger may raise anything on import
+    except (Exception, SystemExit) as error:  # code of a stranger may do anything on import
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise OrchError(
             f"technique '{place.name}' cannot be imported from {place.declared_in}: {reason}", code="E221", where=where

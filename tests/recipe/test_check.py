@@ -4,15 +4,40 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from orch.errors import ErrorPage, OrchError, error_pages
 from orch.recipe import Recipe, load
-from tests.recipe.conftest import GOOD
+from orch.recipe.schema import LATER, RecipeFile
+from tests.recipe.conftest import GOOD, write_technique
+
+ROOT = Path(__file__).resolve().parents[2]
+KEYS = [
+    *RecipeFile.model_fields,
+    *LATER,
+    "use",
+    "steps",
+    "lr",
+    "nodes",
+    "links",
+    "0",
+    "sgd",
+    "adamw",
+    "rank",
+    "metric",
+    "reach",
+]
 
 Fault = Callable[..., str]
 Changed = Callable[..., Recipe]
@@ -130,3 +155,130 @@ def test_when_changes_one_stack_only(changed: Changed) -> None:
     assert recipe.stacks["both"].train.optimizer.name == "sgd"
     assert recipe.stacks["plain"].train == recipe.train
     assert (recipe.batch_per_worker("merged"), recipe.batch_per_worker("plain")) == (10, 16)
+
+
+# ---- every fault is one line: pages, corpus, fuzz
+
+
+def blocks(text: str) -> dict[str, str]:
+    """Return the sections of a recipe as they are written, by key."""
+    found: dict[str, str] = {}
+    for line in text.splitlines(keepends=True):
+        key = line.split(":")[0] if line[:1].strip() else next(reversed(found))
+        found[key] = found.get(key, "") + line
+    return found
+
+
+PAGES = [page for page in error_pages().values() if page.code < "E300" and page.example[0] != "("]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.code)
+def test_the_example_of_every_page_gives_its_error(lab: Path, page: ErrorPage) -> None:
+    for name in ("twice.yaml", "twice.yml"):
+        (lab / "clusters" / name).write_text("")
+    write_technique(lab / "orch_fake_lab", "doubled", "SCHEDULE", "pass")
+    (lab / "orch_fake_lab" / "broken.py").write_text("import orch_fake_nothing")
+    write_technique(lab / "more", "doubled", "SCHEDULE", "pass")
+    (lab / "orch.toml").write_text('techniques = ["orch_fake_lab", "more"]\n')
+    overrides = re.split(r" (?=[\w.]+=)", page.example[2:]) if page.example.startswith("$ ") else []
+    text = GOOD if overrides else "".join({**blocks(GOOD), **blocks(page.example.rstrip("\n") + "\n")}.values())
+    (lab / "recipe.yaml").write_text(text)
+    with pytest.raises(OrchError) as caught:
+        load("recipe.yaml", overrides)
+    assert caught.value.code == page.code, str(caught.value)
+
+
+def outcome(path: Path, overrides: list[str]) -> str:
+    """Return the one line of a load, or the recipe's name; anything else is a failure of the test."""
+    try:
+        recipe = load(path, overrides)
+    except OrchError as error:
+        line = str(error)
+        assert line.isprintable()
+        assert re.match(r"(r\.yaml(:\d+:\d+)?|clusters/tiny\.yaml|override \d+: .*?): .+ \[E\d{3}\]$", line), line
+        return line
+    assert recipe.resolved()["orch"] == 1
+    return recipe.name
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+    | st.sampled_from(["each", "together", "squeeze", "tiny", "${name}", "${train}", "???", "25MiB", "5%", "local", "adamw"]),
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=6) | st.sampled_from(KEYS), below, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_change_of_a_recipe_is_a_recipe_or_one_line(lab: Path, data: st.DataObject) -> None:
+    tree = yaml.safe_load(GOOD)
+    node, key = tree, data.draw(st.sampled_from(sorted(tree)))
+    while isinstance(node[key], dict) and node[key] and data.draw(st.booleans()):
+        node, key = node[key], data.draw(st.sampled_from(sorted(node[key])))
+    if data.draw(st.booleans()):
+        key = data.draw(st.text(max_size=6) | st.sampled_from(KEYS))
+    node[key] = data.draw(VALUES)
+    path = lab / "r.yaml"
+    path.write_text(
+        yaml.safe_dump(tree, allow_unicode=True, sort_keys=False), encoding="utf-8", errors="surrogateescape"
+    )
+    outcome(path, [])
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, len(GOOD)), st.integers(0, 12), st.text(alphabet=" \t\n:-[]{}#&*!|>'\"%@`?,<~ab1.$", max_size=6))
+def test_any_slip_of_the_pen_is_a_recipe_or_one_line(lab: Path, begin: int, length: int, text: str) -> None:
+    path = lab / "r.yaml"
+    path.write_text(GOOD[:begin] + text + GOOD[begin + length :])
+    outcome(path, [])
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.builds(
+            lambda path, value: f"{'.'.join(path)}={value}",
+            st.lists(st.sampled_from(KEYS) | st.text(max_size=4), min_size=1, max_size=4),
+            st.text(max_size=8) | VALUES.map(json.dumps),
+        ),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_any_overrides_are_a_recipe_or_one_line(lab: Path, overrides: list[str]) -> None:
+    path = lab / "r.yaml"
+    path.write_text(GOOD)
+    outcome(path, overrides)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=300))
+def test_any_bytes_are_one_line(lab: Path, noise: bytes) -> None:
+    path = lab / "r.yaml"
+    path.write_bytes(noise)
+    assert outcome(path, []).startswith("r.yaml")
+
+
+# ---- what ships
+
+
+@pytest.mark.parametrize(("name", "workers"), [("quickstart", 4), ("resnet50-v100", 16), ("gpt2-a100", 32)])
+def test_a_shipped_recipe_is_right(lab: Path, name: str, workers: int) -> None:
+    recipe = load(name)
+    assert (recipe.name, recipe.cluster.world_size) == (name, workers)
+    assert recipe.baseline.techniques == ("torch-ddp",)
+    assert load(name, ["train.steps=3"]).train.steps == 3
+
+
+def test_checking_is_quick_and_light() -> None:
+    script = (
+        "import sys, time; from orch.recipe import load\n"
+        "begin = time.process_time(); load('quickstart'); spent = time.process_time() - begin\n"
+        "heavy = {'numpy', 'torch', 'ray', 'mlflow', 'optuna', 'hydra', 'omegaconf', 'transformers'} & set(sys.modules)\n"
+        "print(sorted(heavy), spent)"
+    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    heavy, spent = out.rsplit(" ", 1)
+    assert heavy == "[]"
+    assert float(spent) < 0.25  # 0.03 s alone; the rest is for a busy machine

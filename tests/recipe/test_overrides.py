@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orch.errors import OrchError
-from orch.recipe.overrides import apply_overrides, parse_override
+from orch.recipe.overrides import apply_overrides, parse_override, refuse_meetings
 from orch.recipe.source import Origin, read_text
 from orch.recipe.tree import Node
 
@@ -28,7 +28,9 @@ gone: null
 
 
 def applied(*texts: str) -> dict[str, object]:
-    result: dict[str, object] = apply_overrides(BASE, [parse_override(t, n) for n, t in enumerate(texts, 1)]).plain()
+    overrides = [parse_override(text, number) for number, text in enumerate(texts, 1)]
+    refuse_meetings(overrides)
+    result: dict[str, object] = apply_overrides(BASE, overrides).plain()
     return result
 
 
