@@ -114,7 +114,7 @@ class Tracker:
         except OSError as error:
             raise OrchError(
                 f"cannot make a run under {self._root}: {error.strerror or error}",
-                code="E701",
+                code="E801",
                 hint="choose another place with --runs DIR",
             ) from error
         if self._index is not None:
