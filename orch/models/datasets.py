@@ -6,13 +6,14 @@ None is downloaded. `synthetic` is a name a recipe must say: it takes the shapes
 from __future__ import annotations
 
 import importlib
+import os.path
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from orch.errors import OrchError, Position, did_you_mean
 from orch.models.kinds import Classes, Image, Interface, NextToken, Tokens
@@ -53,10 +54,18 @@ class TextKnobs(ModelKnobs):
     """Text: nothing to set; the model says how long a sample is."""
 
 
+def _absolute(path: str) -> str:
+    # Workers may run in other folders than the command that reads the recipe.
+    return os.path.abspath(os.path.expanduser(path))
+
+
+FilePath = Annotated[str, AfterValidator(_absolute)]
+
+
 class TokensKnobs(ModelKnobs):
     """A file of token numbers."""
 
-    path: str = Field(
+    path: FilePath = Field(
         description="a .npy file, or raw little-endian numbers of `dtype`; a folder with train.bin, val.bin"
     )
     vocab: int = count(50257, "different tokens; a larger one in the file is an error")
@@ -67,7 +76,7 @@ class TokensKnobs(ModelKnobs):
 class FolderKnobs(ModelKnobs):
     """Images in one folder a class."""
 
-    path: str = Field(description="holds train/CLASS/*.jpg and val/CLASS/*.jpg, or CLASS/*.jpg")
+    path: FilePath = Field(description="holds train/CLASS/*.jpg and val/CLASS/*.jpg, or CLASS/*.jpg")
     num_classes: int = count(1000, "classes; more folders than that are an error", least=2)
     held_out: float = Field(0.1, description="share of each class kept for evaluation if there is no val/", gt=0, lt=1)
 
@@ -75,14 +84,14 @@ class FolderKnobs(ModelKnobs):
 class TorchvisionKnobs(ModelKnobs):
     """A data set of torchvision that is already on this machine."""
 
-    path: str = Field(description="torchvision's root folder for it")
+    path: FilePath = Field(description="torchvision's root folder for it")
     download: Literal[False] = Field(False, description="never: nothing is downloaded during a run")
 
 
 class SyntheticKnobs(ModelKnobs):
     """Random samples of the shapes the model reads."""
 
-    samples: int = count(256, "different samples; they are kept in memory", least=2, most=1_000_000)
+    samples: int = count(128, "different samples; they are kept in memory", least=2, most=1_000_000)
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,11 @@ class NextToken:
 
 @dataclass(frozen=True, slots=True)
 class MaskedToken:
-    """The hidden tokens, and whether the second half of the sequence really follows the first: BERT's pre-training."""
+    """The hidden tokens, and whether the second half of the sequence really follows the first: BERT's pre-training.
+    Hidden tokens are replaced by numbers below `vocab`, the last of which means hidden.
+    """
+
+    vocab: int
 
     def __str__(self) -> str:
         return "the masked tokens"

@@ -173,7 +173,7 @@ def _next_token(knobs: TransformerKnobs) -> Interface:
 
 
 def _masked_token(knobs: TransformerKnobs) -> Interface:
-    return Interface(Tokens(knobs.vocab, knobs.seq_len), MaskedToken())
+    return Interface(Tokens(knobs.vocab, knobs.seq_len), MaskedToken(knobs.vocab))
 
 
 def _gpt2(name: str, summary: str, knobs: type[LibraryKnobs]) -> Model:

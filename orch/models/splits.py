@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from orch.errors import OrchError
 from orch.models.kinds import Interface
 
 Array = npt.NDArray[Any]
@@ -45,19 +46,41 @@ class Arrays:
 
 
 @dataclass(frozen=True, eq=False)
+class Scaled:
+    """Images of another split, scaled when they are taken, so that memory holds the small ones."""
+
+    split: Split
+    size: int
+    channels: int
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def take(self, indices: Array) -> tuple[Array, Array]:
+        """Return these samples, scaled."""
+        inputs, targets = self.split.take(indices)
+        return resized(inputs, self.size, self.channels), targets
+
+
+@dataclass(frozen=True, eq=False)
 class Windows:
     """A stream of tokens [N] cut into samples of `seq_len`; the target of each token is the one after it."""
 
     tokens: Array
     seq_len: int
+    vocab: int
 
     def __len__(self) -> int:
         return max(0, (len(self.tokens) - 1) // self.seq_len)
 
     def take(self, indices: Array) -> tuple[Array, Array]:
-        """Return the sequences and their next tokens."""
+        """Return the sequences and their next tokens. Raises OrchError (E441) for a token that is not below `vocab`."""
         places = np.asarray(indices)[:, None] * self.seq_len + np.arange(self.seq_len + 1)
         picked = self.tokens[places].astype(np.int64)
+        if picked.size and not 0 <= picked.min() <= picked.max() < self.vocab:
+            largest = int(picked.max())
+            message = f"the data holds tokens from {picked.min()} to {largest}, but data.vocab is {self.vocab}"
+            raise OrchError(message, code="E441", hint=f"set data.vocab={largest + 1} or more, or another data.dtype")
         return picked[:, :-1], picked[:, 1:]
 
 
@@ -89,6 +112,15 @@ class Loaded:
     def facts(self) -> dict[str, Any]:
         """Return what a run records about its data."""
         return {"name": self.name, "sha256": self.sha256, "train": len(self.train), "test": len(self.test)}
+
+
+def resized(images: Array, size: int, channels: int) -> Array:
+    """Return images [B, 1, H, W] as [B, channels, size, size]: pixels and grey values repeated, none interpolated."""
+    side = images.shape[-1]
+    if size != side:
+        picked = np.arange(size) * side // size
+        images = images[:, :, picked][:, :, :, picked]
+    return np.repeat(images, channels, axis=1) if channels != 1 else images
 
 
 def sha256_of(*arrays: Array) -> str:

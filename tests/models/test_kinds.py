@@ -18,7 +18,7 @@ TEXT = Interface(Tokens(103), NextToken())
         (Interface(Image(1, 8, 8), Classes(1000)), DIGITS),
         (Interface(Flat(64), Classes(10)), DIGITS),
         (Interface(Tokens(103, 64), NextToken()), TEXT),
-        (Interface(Tokens(30528, 64), MaskedToken()), TEXT),
+        (Interface(Tokens(30528, 64), MaskedToken(30528)), TEXT),
     ],
 )
 def test_pairs_that_work(model: Interface, data: Interface) -> None:

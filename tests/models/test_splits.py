@@ -7,17 +7,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orch.models.splits import Arrays, Lazy, Windows, sha256_of, stratified
+from orch.errors import OrchError
+from orch.models.splits import Arrays, Lazy, Scaled, Windows, sha256_of, stratified
 
 
 def test_windows_do_not_overlap_and_targets_follow() -> None:
-    split = Windows(np.arange(10, dtype=np.uint16), 3)
+    split = Windows(np.arange(10, dtype=np.uint16), 3, vocab=10)
     inputs, targets = split.take(np.array([2, 0]))
     assert len(split) == 3
     assert inputs.tolist() == [[6, 7, 8], [0, 1, 2]]
     assert targets.tolist() == [[7, 8, 9], [1, 2, 3]]
     assert inputs.dtype == targets.dtype == np.int64
-    assert [len(Windows(np.arange(n), 3)) for n in (0, 1, 3, 4)] == [0, 0, 0, 1]
+    assert [len(Windows(np.arange(n), 3, vocab=9)) for n in (0, 1, 3, 4)] == [0, 0, 0, 1]
+
+
+def test_a_token_beyond_the_vocabulary_is_refused_when_it_is_met() -> None:
+    split = Windows(np.array([0, 1, 2, 3, 4, 99, 6], dtype=np.uint16), 3, vocab=50)
+    assert split.take(np.array([0]))[0].tolist() == [[0, 1, 2]]
+    with pytest.raises(OrchError, match=r"tokens from 3 to 99, but data.vocab is 50; set data.vocab=100 or more"):
+        split.take(np.array([1]))
+
+
+def test_images_are_scaled_when_taken_by_repeating_pixels() -> None:
+    split = Scaled(Arrays(np.arange(4.0).reshape(1, 1, 2, 2), np.array([7])), 3, 2)
+    inputs, targets = split.take(np.array([0]))
+    assert (len(split), targets.tolist()) == (1, [7])
+    assert inputs.tolist() == [[[[0, 0, 1], [0, 0, 1], [2, 2, 3]]] * 2]
 
 
 def test_lazy_samples_are_read_when_asked_for() -> None:

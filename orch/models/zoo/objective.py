@@ -5,7 +5,7 @@ Shapes: B batch, S sequence, K classes, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,12 +29,12 @@ class Objective:
 
     answers: Answers
 
-    def loss(self, model: nn.Module, batch: Batch, device: torch.device | str = "cpu") -> torch.Tensor:
+    def loss(self, model: Callable[..., Any], batch: Batch, device: torch.device | str = "cpu") -> torch.Tensor:
         """Return the mean loss of one batch, ready for backward. Equal batches give equal losses: masks are drawn from
-        the batch's place in the global order.
+        the batch's place in the global order. `model` may be wrapped, as DistributedDataParallel does.
         """
         if isinstance(self.answers, MaskedToken):
-            return _pretraining(model, batch, device)[0]
+            return _pretraining(model, self.answers.vocab, batch, device)[0]
         logits = logits_of(model(_tensor(batch.inputs, device)))
         return F.cross_entropy(logits.flatten(0, -2), _tensor(batch.targets, device).flatten())
 
@@ -66,7 +66,7 @@ class Objective:
     def _judged(self, model: nn.Module, batch: Batch, device: torch.device | str) -> tuple[float, float, float]:
         """Return the mean loss, the right answers and all answers of one batch."""
         if isinstance(self.answers, MaskedToken):
-            loss, logits, targets = _pretraining(model, batch, device)
+            loss, logits, targets = _pretraining(model, self.answers.vocab, batch, device)
         else:
             logits = logits_of(model(_tensor(batch.inputs, device))).flatten(0, -2)
             targets = _tensor(batch.targets, device).flatten()
@@ -96,10 +96,9 @@ def _in_order(split: Split, batch: int, limit: int | None) -> Iterator[Batch]:
 
 
 def _pretraining(
-    model: nn.Module, batch: Batch, device: torch.device | str
+    model: Callable[..., Any], vocab: int, batch: Batch, device: torch.device | str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return BERT's loss, the token logits [B*S, V] and the token targets [B*S] (IGNORED where nothing is asked)."""
-    vocab = _vocab(model)
     tokens, targets, apart = masked(batch.inputs, vocab, batch.first)
     segments = np.broadcast_to(np.arange(tokens.shape[1]) >= tokens.shape[1] // 2, tokens.shape).astype(np.int64)
     output = model(input_ids=_tensor(tokens, device), token_type_ids=_tensor(segments, device))
@@ -129,8 +128,3 @@ def masked(tokens: Array, vocab: int, key: int) -> tuple[Array, Array, Array]:
     replaced = asked & (fate >= HIDDEN) & (fate < HIDDEN + REPLACED)
     shown[replaced] = generator.integers(0, vocab, int(replaced.sum()))
     return shown, targets, apart.astype(np.int64)
-
-
-def _vocab(model: nn.Module) -> int:
-    inner: Any = getattr(model, "module", model)  # DistributedDataParallel keeps the model under this name
-    return int(inner.config.vocab_size)

@@ -51,7 +51,7 @@ def test_text_is_judged_by_the_token() -> None:
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             return 50.0 * nn.functional.one_hot((tokens + 1) % 10, 10)
 
-    split = Windows(np.arange(41) % 10, 4)
+    split = Windows(np.arange(41) % 10, 4, vocab=10)
     found = Objective(NextToken()).evaluate(Successor(), split, batch=3)
     assert found == {"loss": pytest.approx(0, abs=1e-6), "accuracy": 1.0}
 
