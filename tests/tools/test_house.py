@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 
-_PATH = Path(__file__).resolve().parents[2] / "tools" / "house.py"
-_SPEC = importlib.util.spec_from_file_location("house", _PATH)
-assert _SPEC is not None
-assert _SPEC.loader is not None
-house = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(house)
+from tools import house
 
 LATER = "".join(["TO", "DO"])
 MACHINE = "/".join(["", "work", "somewhere", ""])
