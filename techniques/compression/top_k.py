@@ -112,7 +112,7 @@ def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
 def _sparse(step: Step, config: Config) -> Step:
     changes: dict[str, Sequence[Task]] = {}
     for task, segment in dense_sends(step):
-        if segment.numel >= config.min_numel:
+        if segment.numel >= max(1, config.min_numel):
             changes[task.name] = _chain(task, segment, at_least_one(config.density * segment.numel))
     return step.replace(changes)
 
