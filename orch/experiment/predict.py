@@ -1,8 +1,10 @@
-"""Predict one step of every stack of a recipe: plan it, simulate it, and say what the figure rests on. Starts nothing."""
+"""Predict one step of every stack of a recipe: plan it, simulate it, and say what the figure rests on. Starts
+nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,18 +94,34 @@ class Forecast:
         return self.stacks[self.baseline].step_time_s.median / self.ceiling_s
 
 
-def predict(recipe: Recipe, *, cluster: Cluster | None = None, profile: Profile | None = None) -> Forecast:
+@dataclass(frozen=True)
+class Inputs:
+    """What a prediction computes with: links, and per stack layer times and the optimiser's seconds (None: by the
+    device).
+    """
+
+    cluster: Cluster
+    profiles: Mapping[str, Profile]
+    update_s: Mapping[str, float | None]
+
+
+def described(recipe: Recipe) -> Inputs:
+    """Return the inputs that the recipe itself describes: its cluster file and its model's profile."""
+    profile = recipe.model.profile(recipe.data)
+    return Inputs(recipe.cluster, dict.fromkeys(recipe.stacks, profile), dict.fromkeys(recipe.stacks))
+
+
+def predict(recipe: Recipe, inputs: Inputs | None = None) -> Forecast:
     """Return the forecast of every stack of `recipe`. Raises OrchError E301 where a link was never described.
 
-    `cluster` and `profile` take the place of the recipe's own when links and layer times were measured.
+    `inputs` take the place of what the recipe describes when links and layer times were measured.
     """
-    cluster = recipe.cluster if cluster is None else cluster
-    profile = recipe.model.profile(recipe.data) if profile is None else profile
-    stacks = {name: _forecast(recipe, name, cluster, profile) for name in recipe.stacks}
+    inputs = described(recipe) if inputs is None else inputs
+    stacks = {name: _forecast(recipe, name, inputs) for name in recipe.stacks}
     baseline = recipe.baseline.name
-    plain = _plain(recipe, baseline, cluster, profile)
-    ceiling = simulate(plain, cluster.communication_free()).step_time_s
-    return Forecast(recipe.name, cluster, baseline, ceiling, stacks)
+    plain = _plain(recipe, baseline, inputs)
+    ceiling = simulate(plain, inputs.cluster.communication_free()).step_time_s
+    return Forecast(recipe.name, inputs.cluster, baseline, ceiling, stacks)
 
 
 def predict_scales(recipe: str | Path, overrides: Sequence[str], scale: str) -> dict[int, Forecast]:
@@ -122,16 +140,21 @@ def predict_scales(recipe: str | Path, overrides: Sequence[str], scale: str) -> 
     return result
 
 
-def _plain(recipe: Recipe, stack: str, cluster: Cluster, profile: Profile) -> Plan:
+def _plain(recipe: Recipe, stack: str, inputs: Inputs) -> Plan:
     train = recipe.stacks[stack].train
-    batch = train.batch_per_worker or (train.global_batch or 0) // cluster.world_size
     return data_parallel(
-        profile, cluster.world_size, batch, precision=train.precision, gradient_dtype=train.gradient_dtype
+        inputs.profiles[stack],
+        inputs.cluster.world_size,
+        recipe.batch_per_worker(stack),
+        precision=train.precision,
+        gradient_dtype=train.gradient_dtype,
+        update_s=inputs.update_s[stack],
     )
 
 
-def plan_stack(recipe: Recipe, stack: str, cluster: Cluster, profile: Profile) -> tuple[Plan, list[PassReport]]:
+def plan_stack(recipe: Recipe, stack: str, inputs: Inputs) -> tuple[Plan, list[PassReport]]:
     """Return the plan of one stack and what each pass did to it."""
+    cluster, profile = inputs.cluster, inputs.profiles[stack]
     context = Context(
         cluster,
         cluster.world_size,
@@ -139,29 +162,30 @@ def plan_stack(recipe: Recipe, stack: str, cluster: Cluster, profile: Profile) -
         parameters={tensor.name: tensor.shape for tensor in profile.tensors},
         forward_reads=forward_reads(profile),
     )
-    plain = _plain(recipe, stack, cluster, profile)
-    return apply(plain, recipe.stacks[stack].members, context, lambda plan: simulate(plan, cluster).step_time_s)
+    members = recipe.stacks[stack].members
+    return apply(_plain(recipe, stack, inputs), members, context, lambda plan: simulate(plan, cluster).step_time_s)
 
 
-def _forecast(recipe: Recipe, name: str, cluster: Cluster, profile: Profile) -> StackForecast:
-    stack = recipe.stacks[name]
-    plan, passes = plan_stack(recipe, name, cluster, profile)
+def _forecast(recipe: Recipe, name: str, inputs: Inputs) -> StackForecast:
+    stack, cluster, profile = recipe.stacks[name], inputs.cluster, inputs.profiles[name]
+    plan, passes = plan_stack(recipe, name, inputs)
     timeline = simulate(plan, cluster)
     sends = [task for step in plan.steps for task in step if isinstance(task.op, Collective)]
     spans = {group: cluster.span(plan.groups[group].blocks[0]) for group in plan.groups}
-    batch = stack.train.batch_per_worker or (stack.train.global_batch or 0) // cluster.world_size
+    largest = max((task.op.nbytes for task in sends), default=0)
+    batch = recipe.batch_per_worker(name)
     return StackForecast(
         name=name,
         plan=plan,
         timeline=timeline,
-        step_time_s=_band(plan, cluster, timeline.step_time_s, max((t.op.nbytes for t in sends), default=0)),
+        step_time_s=_band(plan, cluster, timeline.step_time_s, largest),
         ceiling_s=simulate(plan, cluster.communication_free()).step_time_s,
         compute_s=timeline.busy_s(),
         payload_bytes=sum(task.op.nbytes for task in sends) / plan.period,
         wire_bytes=sum(task.op.wire_bytes(spans[task.group]) for task in sends) / plan.period,
         peak_memory_bytes=peak_memory_bytes(plan, profile, batch, stack.train.precision, _optimizer(stack.train)),
         lossless=stack.lossless,
-        basis=_basis(cluster, profile, max((t.op.nbytes for t in sends), default=0)),
+        basis=_basis(cluster, profile, largest),
         passes=tuple(str(report) for report in passes),
     )
 

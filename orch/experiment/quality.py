@@ -31,7 +31,9 @@ def smoothed(losses: Sequence[float], window: int = LOSS_WINDOW) -> list[float]:
 
 
 def time_to(clock_s: Sequence[float], values: Sequence[float], reach: float, *, falling: bool) -> float | None:
-    """Return when a curve first reaches `reach` [s, own clock], falling to it or rising to it; None when it never does."""
+    """Return when a curve first reaches `reach` [s, own clock], falling to it or rising to it; None when it never
+    does.
+    """
     for time, value in zip(clock_s, values, strict=True):
         if value <= reach if falling else value >= reach:
             return time

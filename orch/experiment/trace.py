@@ -14,8 +14,8 @@ from orch.plan.timeline import Timeline
 def trace(timelines: Mapping[str, Timeline]) -> dict[str, Any]:
     """Return a trace document (JSON types; times in microseconds, as the format wants) of timelines by name.
 
-    Arguments of an event: payload in bytes, group, and the tensors served. Every process name says whether it was simulated,
-    emulated or measured.
+    Arguments of an event: payload in bytes, group, and the tensors served. Every process name says whether it was
+    simulated, emulated or measured.
     """
     events: list[dict[str, Any]] = []
     for number, (name, timeline) in enumerate(timelines.items(), start=1):
