@@ -18,7 +18,7 @@ from orch.models.catalogue import ChosenModel
 from orch.models.datasets import ChosenData
 from orch.recipe.compose import Composed, compose, merge
 from orch.recipe.faults import checked, first
-from orch.recipe.origin import Origin, complete, origin_of
+from orch.recipe.origin import Origin, complete, leaves, origin_of
 from orch.recipe.schema import LATER, Measure, RecipeFile, Target, Train
 from orch.recipe.stacks import Stack, build_members
 from orch.recipe.subject import chosen_data, chosen_model
@@ -86,6 +86,10 @@ class Recipe:
     def origin(self, path: str) -> Origin:
         """Return the value at a dotted path and where it comes from. Raises OrchError for a path that leads nowhere."""
         return origin_of(self.tree, path)
+
+    def origins(self) -> dict[str, str]:
+        """Return where every value of the resolved recipe was written, by dotted path."""
+        return {path: str(where) for path, where in leaves(self.tree)}
 
 
 def load(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,6 +126,15 @@ def origin_of(tree: Node, path: str) -> Origin:
         replaced.append((over.plain(), over.where))
         over = over.over
     return Origin(dotted(keys), node.plain(), node.where, tuple(replaced))
+
+
+def leaves(tree: Node, path: Path = ()) -> Iterator[tuple[str, Position]]:
+    """Yield every scalar of a completed tree: its dotted path, and where it was written."""
+    if isinstance(tree.value, (Mapping, tuple)) and tree.value:
+        for key, node in tree.items():
+            yield from leaves(node, (*path, key))
+    elif path:
+        yield dotted(path), tree.where
 
 
 def _keys(tree: Node, path: str) -> Path:

@@ -1,0 +1,53 @@
+"""`orch run`: really run every stack of a recipe and compare them, each figure beside its prediction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orch.commands import Panel
+from orch.commands._options import Json, Overrides, RecipeName
+
+if TYPE_CHECKING:
+    from orch.experiment.results import StackResult
+
+PANEL = Panel.EXPERIMENT
+
+
+def command(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="WHERE", help="How to reach workers: local, torchrun, HOST:PORT or ray://HOST:PORT."),
+    ] = None,
+    simulate: Annotated[bool, typer.Option("--simulate", help="Only simulate, and keep the figures as a run.")] = False,
+    runs: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where runs are kept; default: $ORCH_RUNS, else ./runs.")
+    ] = None,
+    no_track: Annotated[bool, typer.Option("--no-track", help="Leave no run directory and no index entry.")] = False,
+    as_json: Json = False,
+) -> object:
+    """Run every stack in one gang, in shuffled blocks; compare them with the baseline and with their predictions."""
+    from orch.experiment.invoke import Invocation, invoke
+    from orch.experiment.show import Terminal
+
+    invocation = Invocation(recipe, tuple(overrides or ()), on=on, simulate=simulate, runs=runs, track=not no_track)
+    ended = invoke(invocation, Terminal())
+    if ended is None:
+        return None  # a rank of torchrun other than the first: rank 0 speaks for all
+    if as_json:
+        return ended.document
+    _say(ended.found, ended.document)
+    return None
+
+
+def _say(found: dict[str, StackResult], document: dict[str, object]) -> None:
+    from orch.commands._output import say, table
+    from orch.experiment.tables import HEADERS, footnotes, row
+
+    say(table(HEADERS, [row(result) for result in found.values()]))
+    for line in footnotes(document):
+        say(line)
