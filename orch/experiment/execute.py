@@ -33,7 +33,7 @@ class Trained:
     """What one stack did under one seed: per step its loss and seconds, per block its step time, and its curves.
 
     `clock_s` [steps] is the stack's own clock at the end of each step; `judged` holds (clock_s, loss, accuracy) on
-    held-out data after every block.
+    held-out data before the first step and after every block.
     """
 
     stack: str
@@ -135,6 +135,7 @@ class _Execution:
         results = {name: Trained(name, seed) for name in recipe.stacks}
         for name in recipe.stacks:
             self._in(name, session.load, self._job(name, seed, forecast))
+            self._judge(results[name])
         for name in recipe.stacks:
             self._block(results[name], None, measure.warmup, forecast)
         for number, order in enumerate(block_orders(list(recipe.stacks), measure.blocks, seed)):
@@ -174,7 +175,7 @@ class _Execution:
 
     def _judge(self, trained: Trained) -> None:
         figures = self._in(trained.stack, session.evaluate, trained.stack, trained.seed)[0]
-        clock, step = trained.clock_s[-1], len(trained.losses) - 1
+        clock, step = (trained.clock_s or [0.0])[-1], len(trained.losses)
         trained.judged.append((clock, figures["loss"], figures["accuracy"]))
         self._run.stack(trained.stack, trained.seed).log_values(
             [Value(step, clock, f"val_{name}", value) for name, value in figures.items()]
