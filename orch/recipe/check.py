@@ -21,7 +21,7 @@ from orch.recipe.faults import checked, first
 from orch.recipe.origin import Origin, complete, leaves, origin_of
 from orch.recipe.schema import LATER, Measure, RecipeFile, Target, Train
 from orch.recipe.stacks import Stack, build_members
-from orch.recipe.subject import chosen_data, chosen_model
+from orch.recipe.subject import chosen_data, chosen_model, subject_knobs
 from orch.recipe.tree import Node, dotted, mapping
 
 
@@ -113,9 +113,8 @@ def check(composed: Composed) -> Recipe:
     _check_quality(tree, spec, stacks)
     model = chosen_model(tree, spec.model)
     data = chosen_data(tree, spec.data, model)
-    return Recipe(
-        spec, cluster, model, data, stacks, composed.path, composed.files, complete(tree, spec, described, stacks)
-    )
+    full = complete(tree, spec, described, stacks, subject_knobs(model, data))
+    return Recipe(spec, cluster, model, data, stacks, composed.path, composed.files, full)
 
 
 def _cluster(node: Node) -> ClusterSpec:

@@ -40,11 +40,31 @@ def _short(value: Any) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
-def complete(tree: Node, spec: RecipeFile, cluster: ClusterSpec, stacks: Mapping[str, Stack]) -> Node:
-    """Return `tree` with every default in it: the schema's, and the knobs of every stack's techniques."""
+def complete(
+    tree: Node,
+    spec: RecipeFile,
+    cluster: ClusterSpec,
+    stacks: Mapping[str, Stack],
+    subject: Mapping[str, tuple[str, BaseModel]],
+) -> Node:
+    """Return `tree` with every default in it: the schema's, and the knobs of every stack's techniques, of the model and
+    of the data (`subject`: section -> (name, knobs)).
+    """
     full = _with_defaults(_as_read(tree, spec), RecipeFile, ())
     described = _as_read(full.get("cluster") or full, cluster)
-    return mapping({**dict(full.items()), "cluster": described, "stacks": _knobs(tree, stacks)}, full.where)
+    entries = {**dict(full.items()), "cluster": described, "stacks": _knobs(tree, stacks)}
+    for section, (name, knobs) in subject.items():
+        entries[section] = _filled(entries[section], knobs, f"default of {name}")
+    return mapping(entries, full.where)
+
+
+def _filled(node: Node, knobs: BaseModel, why: str) -> Node:
+    """Return the knobs `node` gives, with the defaults of those it leaves out."""
+    given = dict(_as_read(node, knobs).items())
+    for knob, info in type(knobs).model_fields.items():
+        if knob not in given and not info.is_required():
+            given[knob] = default_node(info.default, Position(why))
+    return mapping(given, node.where, node.key_where, over=node.over)
 
 
 def _as_read(node: Node, value: Any) -> Node:
@@ -96,12 +116,10 @@ def _knobs(tree: Node, stacks: Mapping[str, Stack]) -> Node:
             own = members.get(member.name)
             node = knob_node(own, shared.get(member.name) if shared is not None else None)
             why = f"default of {member.name}"
-            place = node.where if node is not None else Position(f"{why}: fills an empty slot")
-            given = dict(_as_read(node, member.config).items()) if node is not None else {}
-            for knob, info in type(member.config).model_fields.items():
-                if knob not in given and not info.is_required():
-                    given[knob] = default_node(info.default, Position(why))
-            parts[member.name] = mapping(given, place, own.key_where if own is not None else None)
+            if node is None:
+                node = mapping({}, Position(f"{why}: fills an empty slot"))
+            filled = _filled(node, member.config, why)
+            parts[member.name] = mapping(dict(filled.items()), node.where, own.key_where if own is not None else None)
         named[name] = mapping(parts, members.where, members.key_where, over=members.over)
     return mapping(named, written.where, written.key_where, over=written.over)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orch import registry
+from orch.errors import OrchError
 from orch.models import catalogue, datasets
 from orch.models.catalogue import ChosenModel, NamedModel
 from orch.models.datasets import ChosenData
@@ -15,6 +16,7 @@ from orch.recipe.faults import checked
 from orch.recipe.schema import Data, Model
 from orch.recipe.tree import Node, mapping
 
+ABSENT = "E441"
 _CHOICES = ("use", "python", "profile")
 
 
@@ -42,8 +44,19 @@ def chosen_data(tree: Node, spec: Data | None, model: ChosenModel) -> ChosenData
     where = (node.get("use") or node).where
     dataset = datasets.dataset(spec.use, where)
     chosen = ChosenData(dataset, _knobs(node, "data", dataset.knobs), where)
-    catalogue.check_pair(model, chosen, where)
+    try:
+        catalogue.check_pair(model, chosen, where)
+    except OrchError as error:
+        # A plan needs no data, and may be made where there is none; a run says at this place that the data is absent.
+        if error.code != ABSENT:
+            raise error.at(where) from None
     return chosen
+
+
+def subject_knobs(model: ChosenModel, data: ChosenData | None) -> dict[str, tuple[str, ModelKnobs]]:
+    """Return the knobs of a named model and of the data: section -> (name, knobs)."""
+    found = {"model": (model.name, model.knobs)} if isinstance(model, NamedModel) else {}
+    return found if data is None else {**found, "data": (data.name, data.knobs)}
 
 
 def _knobs(node: Node, section: str, knobs: type[ModelKnobs]) -> ModelKnobs:

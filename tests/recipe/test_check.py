@@ -99,6 +99,10 @@ def test_a_recipe_is_frozen_and_travels(changed: Changed) -> None:
         (["stacks.both.squeeze.rank=8"], "stacks.both.squeeze.rank", 8, "override 1: stacks.both.squeeze.rank=8"),
         (["stacks.both.squeeze.rank=8"], "techniques.squeeze.rank", 4, "r.yaml:9:30"),
         ([], "model.use", "gpt2", "r.yaml:3:14"),
+        ([], "model.seq_len", 64, "r.yaml:3:29"),
+        (["model=gpt2"], "model.seq_len", 1024, "default of gpt2"),
+        (["data=tokens", "data.path=/nowhere"], "data.path", "/nowhere", "override 2: data.path=/nowhere"),
+        (["model=resnet-digits", "data=digits8"], "data.image_size", 8, "default of digits8"),
         ([], "baseline", "plain", "r.yaml:14:11"),
     ],
 )

@@ -12,13 +12,13 @@ from orch.track import directory, indexer, state, upkeep
 from orch.track.settings import store_of
 
 DRIVER = """
-import pathlib, signal, sys
+import pathlib, signal, sys, time
 from orch.track.tracker import *
 if sys.argv[2] == "deaf": signal.signal(signal.SIGTERM, signal.SIG_IGN)
 with Tracker(pathlib.Path(sys.argv[1]), index=False).run(Facts("r", "measured", ("a",)), {}) as run:
     run.start()
     print("up", flush=True)
-    while True: signal.pause()
+    while True: time.sleep(0.05)  # pause() would sleep through a signal that comes a moment too early
 """
 
 
