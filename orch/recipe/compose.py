@@ -12,9 +12,12 @@ from pathlib import Path
 
 from orch import registry
 from orch.errors import OrchError, Position, quoted
+from orch.recipe.faults import fields_at
+from orch.recipe.origin import default_node
 from orch.recipe.overrides import (
     BATCHES,
     NAMED,
+    Override,
     apply_overrides,
     is_override,
     other_batch,
@@ -22,6 +25,7 @@ from orch.recipe.overrides import (
     refuse_meetings,
 )
 from orch.recipe.references import first_missing, resolve
+from orch.recipe.schema import RecipeFile
 from orch.recipe.source import display, read_file
 from orch.recipe.tree import Node, kind, mapping
 
@@ -48,13 +52,27 @@ def compose(recipe: str | Path, overrides: Sequence[str] = ()) -> Composed:
     inside = [
         override for override in parsed if override.path[0] == "cluster" and override.path[1:] not in ((), ("use",))
     ]
-    tree = normalise(apply_overrides(normalise(tree), [override for override in parsed if override not in inside]))
+    outside = [override for override in parsed if override not in inside]
+    tree = normalise(apply_overrides(_with_lists(normalise(tree), outside), outside))
     tree = _with_cluster(tree, [file.parent for file in files])
     tree = apply_overrides(tree, inside)
     tree = _with_profile(resolve(tree), path.parent)
     if missing := first_missing(tree):
         raise missing
     return Composed(tree, path, files)
+
+
+def _with_lists(tree: Node, overrides: Sequence[Override]) -> Node:
+    """Return `tree` with the default lists that an override by index reaches into: `seeds.0=3` changes the default."""
+    for override in overrides:
+        *path, key, index = ("", *override.path)
+        field = fields_at(RecipeFile, tuple(path[1:])).get(key)
+        if index.isdecimal() and field is not None and isinstance(field.default, list):
+            default = mapping({key: default_node(field.default)}, tree.where)
+            for name in reversed(path[1:]):
+                default = mapping({name: default}, tree.where)
+            tree = merge(default, tree)
+    return tree
 
 
 def locate(recipe: str | Path, beside: Sequence[Path] = (), where: Position | None = None) -> Path:
