@@ -6,6 +6,7 @@ Nothing here loads torch before a model is built; `profile` of your own function
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,6 +105,7 @@ class PythonModel:
     path: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     where: Position | None = None
+    root: str | None = None  # the project's folder, if the module lies there
 
     runs = True
     interface = None
@@ -117,7 +119,7 @@ class PythonModel:
         """Call the function with the random state set from `seed`. Raises OrchError (E424) when it cannot be called."""
         from orch.models.zoo.own import build
 
-        return build(self.path, self.arguments, seed, self.where)
+        return build(self, seed)
 
     def profile(self, data: ChosenData | None = None) -> Profile:
         """Trace one step of the model on `data`; loads torch. Raises OrchError (E424) without data."""
@@ -174,7 +176,12 @@ class ModelSpec(Protocol):
 
 
 def resolve(
-    spec: ModelSpec, *, where: Position | None = None, beside: Path | None = None, listed: Collection[str] = ()
+    spec: ModelSpec,
+    *,
+    where: Position | None = None,
+    beside: Path | None = None,
+    listed: Collection[str] = (),
+    root: Path | None = None,
 ) -> ChosenModel:
     """Return the model of a recipe's `model:`; see `choose`."""
     return choose(
@@ -185,6 +192,7 @@ def resolve(
         where=where,
         beside=beside,
         listed=listed,
+        root=root,
     )
 
 
@@ -197,19 +205,21 @@ def choose(
     where: Position | None = None,
     beside: Path | None = None,
     listed: Collection[str] = (),
+    root: Path | None = None,
 ) -> ChosenModel:
     """Return what a recipe's `model:` names: exactly one of `use`, `python` (`pkg.mod:fn`) and `profile` (a file).
 
     `beside` is the folder that a relative profile path starts from; `listed` the modules the project file allows to
-    run besides installed ones. Raises OrchError at `where`, with the key to change.
+    run besides installed ones, found in the project's folder `root` or on Python's path. Raises OrchError at `where`,
+    with the key to change.
     """
     arguments = arguments or {}
     if use is not None:
         chosen = model(use, where)
         return NamedModel(chosen, validated(chosen.knobs, arguments, "model", where))
     if python is not None:
-        _allow(python, listed, where)
-        return PythonModel(python, dict(arguments), where)
+        found = _allow(python, listed, root, where)
+        return PythonModel(python, dict(arguments), where, found)
     if profile is None:
         raise OrchError("model names nothing", code="E420", where=where, hint="give use, python or profile")
     if arguments:
@@ -244,28 +254,33 @@ def check_pair(chosen: ChosenModel, data: ChosenData, where: Position | None = N
         refuse_mismatch(chosen.name, chosen.interface, data.name, data.gives(chosen.interface), where)
 
 
-def _allow(path: str, listed: Collection[str], where: Position | None) -> None:
-    """Refuse code that is neither installed nor listed, and paths that are none; imports nothing."""
+def _allow(path: str, listed: Collection[str], root: Path | None, where: Position | None) -> str | None:
+    """Refuse code that is neither installed nor listed, and paths that are none; imports nothing. Returns the folder
+    that must be importable, if it is the project's.
+    """
+    from importlib.machinery import PathFinder
+
     module, colon, function = path.partition(":")
     if not colon or not module.replace(".", "").isidentifier() or not function.isidentifier():
         raise OrchError(f"'{path}' names no function", code="E424", where=where, hint="write package.module:function")
     top = module.partition(".")[0]
-    import importlib.metadata
-    import importlib.util
-    import sysconfig
-
-    if any(module == name or module.startswith(f"{name}.") for name in listed):
-        return
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        spec = None
+    is_listed = any(module == name or module.startswith(f"{name}.") for name in listed)
+    if is_listed and root is not None and PathFinder.find_spec(top, [str(root)]) is not None:
+        return str(root)
+    spec = PathFinder.find_spec(top, sys.path)
     if spec is None:
         raise OrchError(f"there is no module '{top}'", code="E424", where=where, hint=f"install it, or list {module}")
-    site = [Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")]
-    places = [Path(place) for place in (spec.submodule_search_locations or [spec.origin or ""])]
-    if any(place.is_relative_to(folder) for place in places for folder in site):
-        return
-    if top not in importlib.metadata.packages_distributions():
+    if not is_listed and not _installed(top, [*(spec.submodule_search_locations or []), spec.origin or ""]):
         message = f"module '{module}' is neither installed nor listed, so a recipe may not run it"
         raise OrchError(message, code="E424", where=where, hint=f"list {module} in the project file, or install it")
+    return None
+
+
+def _installed(top: str, places: list[str]) -> bool:
+    import importlib.metadata
+    import sysconfig
+
+    site = [sysconfig.get_path(kind) for kind in ("purelib", "platlib")]
+    if any(Path(place).is_relative_to(folder) for place in places for folder in site):
+        return True
+    return top in importlib.metadata.packages_distributions()

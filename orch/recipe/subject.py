@@ -28,11 +28,13 @@ def chosen_model(tree: Node, spec: Model) -> ChosenModel:
         return NamedModel(model, _knobs(node, "model", model.knobs))
     given = node.get("python") or node.get("profile") or node
     source = Path(given.where.source)
+    project = registry.project()
     return catalogue.resolve(
         spec,
         where=given.where,
         beside=source.parent if source.is_file() else Path.cwd(),
-        listed=registry.project().techniques,
+        listed=project.techniques,
+        root=project.root,
     )
 
 

@@ -94,6 +94,18 @@ def test_code_runs_only_if_installed_or_listed(tmp_path: Path, monkeypatch: pyte
     assert choose(python="torch.nn:Linear").runs
 
 
+def test_a_listed_module_is_found_in_the_project(tmp_path: Path) -> None:
+    (tmp_path / "project_models.py").write_text("import torch\ndef make():\n    return torch.nn.Linear(2, 3)\n")
+    chosen = choose(python="project_models:make", listed=["project_models"], root=tmp_path)
+    before = list(sys.path)
+    try:
+        assert chosen.build(seed=0).weight.shape == (3, 2)  # type: ignore[union-attr]
+    finally:
+        sys.path[:] = before
+    with pytest.raises(OrchError, match="there is no module 'project_models'"):
+        choose(python="project_models:make", listed=["project_models"])
+
+
 def test_profiles_come_from_json_or_tables(tmp_path: Path) -> None:
     kept = choose(use="vgg16").profile()
     (tmp_path / "p.json").write_text(json.dumps(kept.to_json()))

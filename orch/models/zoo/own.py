@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import nn
 
-from orch.errors import OrchError, Position
+from orch.errors import OrchError
 from orch.models.batches import Batch
 from orch.models.profile import Profile
 from orch.models.zoo.objective import Objective
 from orch.models.zoo.trace import trace
 
 if TYPE_CHECKING:
+    from orch.models.catalogue import PythonModel
     from orch.models.datasets import ChosenData
 
 TRACED_BATCH = 2  # batch normalisation needs more than one value a channel
 
 
-def build(path: str, arguments: Mapping[str, Any], seed: int, where: Position | None = None) -> nn.Module:
+def build(chosen: PythonModel, seed: int) -> nn.Module:
     """Return `fn(**arguments)` of `pkg.mod:fn`, with torch's random state set from `seed` and put back afterwards.
 
     Raises OrchError (E424) when it cannot be imported, fails, or returns no module.
     """
+    path, where = chosen.path, chosen.where
     module, _, function = path.partition(":")
+    if chosen.root is not None and chosen.root not in sys.path:
+        sys.path.append(chosen.root)
     try:
         make = getattr(importlib.import_module(module), function)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = make(**arguments)
+            model = make(**chosen.arguments)
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise OrchError(f"model {path} cannot be made: {reason}", code="E424", where=where) from error
