@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from orch import registry
 from orch.cluster import Cluster, Curve, Device, Link, Links, Measured, Span
 from orch.models.profile import Module, Profile, Tensor, reverse_ready_order
 from orch.plan import Plan
@@ -60,11 +61,16 @@ def context(model: Profile, where: Cluster, gradient_dtype: str = "fp32") -> Con
 
 
 def planned(
-    model: Profile, where: Cluster, stack: Iterable[Member], lookup: Mapping[str, Technique], batch: int = 1
+    model: Profile,
+    where: Cluster,
+    stack: Iterable[Member],
+    lookup: Mapping[str, Technique] | None = None,
+    batch: int = 1,
 ) -> Plan:
-    """Return the finished plan of a stack, with defaults taken from `lookup`."""
+    """Return the finished plan of a stack, with defaults taken from `lookup` (None: every technique known)."""
+    find = registry.technique if lookup is None else lookup.__getitem__
     plain = data_parallel(model, where.world_size, batch, update_s=0.0)
-    plan, _ = apply(plain, arrange(stack, lookup.__getitem__), context(model, where))
+    plan, _ = apply(plain, arrange(stack, find), context(model, where))
     return plan
 
 
