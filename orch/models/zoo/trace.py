@@ -77,8 +77,11 @@ class _Recorder:
         return handles
 
     def _enter(self, name: str) -> Callable[..., None]:
-        def enter(*_: Any) -> None:
+        def enter(module: nn.Module, *_: Any) -> None:
             self.running.append(name)
+            if next(module.parameters(recurse=False), None) is not None and not _is_unit(module):
+                # It may use its parameters itself (a class token, torch's own attention): it runs about here.
+                self.modules.setdefault(name, Module(name, 0.0, 0.0, calls=0))
 
         return enter
 
@@ -109,7 +112,7 @@ class _Recorder:
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Return the parameters in registration order, each with the leaves that use it in the order they ran."""
-        place = {module: index for index, module in enumerate(self.modules)}
+        place = {name: index for index, (name, module) in enumerate(self.modules.items()) if module.calls}
         users: dict[int, list[str]] = {}
         for name, module in self.model.named_modules(remove_duplicate=False):
             for parameter in module.parameters(recurse=False):
@@ -119,12 +122,21 @@ class _Recorder:
         for name, parameter in self.model.named_parameters():
             owners = sorted(set(users.get(id(parameter), [])), key=place.__getitem__)
             if not owners:
-                # Held by a module that is no leaf, or by one that did not run: it costs nothing of its own.
-                owner = name.rpartition(".")[0] or "model"
-                self.modules.setdefault(owner, Module(owner, 0.0, 0.0))
-                owners = [owner]
+                owners = [self._nearest(name)]
             found.append(Tensor(name, tuple(parameter.shape), tuple(owners)))
+        used = {module for tensor in found for module in tensor.modules}
+        self.modules = {name: module for name, module in self.modules.items() if module.calls or name in used}
         return tuple(found)
+
+    def _nearest(self, tensor: str) -> str:
+        """Return the module that a tensor of no leaf counts for: the closest one around it that ran, or the whole model."""
+        owner = tensor
+        while owner:
+            owner = owner.rpartition(".")[0]
+            if owner in self.modules:
+                return owner
+        self.modules.setdefault("model", Module("model", 0.0, 0.0))
+        return "model"
 
 
 class _AttentionProducts(TorchFunctionMode):
@@ -146,10 +158,22 @@ class _AttentionProducts(TorchFunctionMode):
             )
             with torch._C.DisableTorchFunction():
                 return func(*args, **(kwargs or {}))
+        if func is nn.functional.multi_head_attention_forward:
+            self._add_attention(*args[:3], **(kwargs or {}))
+            with torch._C.DisableTorchFunction():
+                return func(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         if func in _PRODUCTS and not self._in_leaf():
             self.recorder.add_product(self.recorder.expects(), 2.0 * result.numel() * args[0].shape[-1], result.numel())
         return result
+
+    def _add_attention(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **_: Any) -> None:
+        """Count torch's own attention, which multiplies by its parameters without entering a module; [Q, B, E]."""
+        K, E, batch = key.shape[0], query.shape[-1], self.recorder.batch
+        read = 2 * query.numel() + key.numel() + value.numel()  # projected: the three inputs, and what they give
+        self.recorder.add(self.recorder.running[-1], 2.0 * E * read / batch, read / batch)
+        self.recorder.add_product(SCORES, 2.0 * query.numel() * K, 0.0)
+        self.recorder.add_product(VALUES, 2.0 * query.numel() * K, query.numel())
 
     def _in_leaf(self) -> bool:
         running = self.recorder.running

@@ -67,3 +67,39 @@ def test_a_convolution_and_a_layer_called_twice() -> None:
     profile = trace(model, step, batch=2, name="twice", source="a test")
     assert profile.module("0").flops == 2 * 25 * 4 * 27
     assert (profile.module("1").calls, profile.module("1").flops) == (2, 2 * 2 * 25 * 4 * 18)
+
+
+class ClassToken(nn.Module):
+    """Holds a parameter beside a child, as vision transformers do; one more is used by nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle = nn.Parameter(torch.zeros(3))
+        self.token = nn.Parameter(torch.zeros(4))
+        self.first = nn.Linear(4, 4)
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x) + self.token)
+
+
+def test_a_parameter_beside_children_counts_for_the_module_around_it() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), ClassToken())
+    profile = trace(model, lambda built: built(torch.ones(2, 4)).sum(), batch=2, name="t", source="a test")
+    assert [module.name for module in profile.modules] == ["0", "1", "1.first", "1.last"]
+    assert profile.tensor("1.token").modules == ("1",)
+    assert profile.module("1").flops == 0
+    assert profile.never_ready == ("1.idle",)
+
+
+def test_torchs_own_attention_is_counted_where_it_runs() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, dropout=0.0, batch_first=True)
+    model = nn.Sequential(nn.Linear(4, 8), layer)
+    profile = trace(model, lambda built: built(torch.ones(2, 5, 4)).sum(), batch=2, name="t", source="a test")
+    names = [module.name for module in profile.modules]
+    attention = ["1.self_attn", "1.self_attn#scores", "1.self_attn#values"]
+    assert names == ["0", *attention, "1.norm1", "1.linear1", "1.linear2", "1.norm2"]
+    assert profile.module("1.self_attn").flops == 2 * 5 * 8 * 8 * 4
+    assert profile.module("1.self_attn#scores").flops == 2 * 5 * 5 * 8
+    assert profile.tensor("1.self_attn.out_proj.weight").modules == ("1.self_attn",)
+    assert set(profile.ready_order) == {tensor.name for tensor in profile.tensors}
