@@ -24,11 +24,21 @@ from orch.workload import data_parallel, forward_reads
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A predicted time with the range its inputs leave open, in seconds."""
+    """A predicted time with the range its inputs leave open, in seconds, and what those inputs are."""
 
     median: float
     lo: float
     hi: float
+    basis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes of one worker; payload and wire bytes are those of a step, averaged over the period."""
+
+    payload: float
+    wire: float
+    peak_memory: int
 
 
 @dataclass(frozen=True)
@@ -43,20 +53,26 @@ class Bucket:
 
 @dataclass(frozen=True)
 class StackForecast:
-    """What a stack is predicted to do in one step, in steady state; bytes are a worker's, averaged over the period."""
+    """What a stack is predicted to do in one step, in steady state."""
 
     name: str
     plan: Plan
     timeline: Timeline
     step_time_s: Band
     ceiling_s: float
-    compute_s: float
-    payload_bytes: float
-    wire_bytes: float
-    peak_memory_bytes: int
+    footprint: Footprint
     lossless: bool
-    basis: str
     passes: tuple[str, ...]
+
+    @property
+    def compute_s(self) -> float:
+        """Seconds of a step that the device computes."""
+        return self.timeline.busy_s()
+
+    @property
+    def basis(self) -> str:
+        """What the prediction rests on."""
+        return self.step_time_s.basis
 
     @property
     def exposed_communication_s(self) -> float:
@@ -178,19 +194,19 @@ def _forecast(recipe: Recipe, name: str, inputs: Inputs) -> StackForecast:
         name=name,
         plan=plan,
         timeline=timeline,
-        step_time_s=_band(plan, cluster, timeline.step_time_s, largest),
+        step_time_s=_band(plan, cluster, timeline.step_time_s, largest, _basis(cluster, profile, largest)),
         ceiling_s=simulate(plan, cluster.communication_free()).step_time_s,
-        compute_s=timeline.busy_s(),
-        payload_bytes=sum(task.op.nbytes for task in sends) / plan.period,
-        wire_bytes=sum(task.op.wire_bytes(spans[task.group]) for task in sends) / plan.period,
-        peak_memory_bytes=peak_memory_bytes(plan, profile, batch, stack.train.precision, _optimizer(stack.train)),
+        footprint=Footprint(
+            payload=sum(task.op.nbytes for task in sends) / plan.period,
+            wire=sum(task.op.wire_bytes(spans[task.group]) for task in sends) / plan.period,
+            peak_memory=peak_memory_bytes(plan, profile, batch, stack.train.precision, _optimizer(stack.train)),
+        ),
         lossless=stack.lossless,
-        basis=_basis(cluster, profile, largest),
         passes=tuple(str(report) for report in passes),
     )
 
 
-def _band(plan: Plan, cluster: Cluster, median: float, nbytes: int) -> Band:
+def _band(plan: Plan, cluster: Cluster, median: float, nbytes: int, basis: str) -> Band:
     """Simulate the same plan with every cost at the low and at the high end of what its basis leaves open."""
     bands = cluster.bands(nbytes=nbytes)
     low, high = (
@@ -199,7 +215,7 @@ def _band(plan: Plan, cluster: Cluster, median: float, nbytes: int) -> Band:
         ).step_time_s
         for sign in (-1, 1)
     )
-    return Band(median, min(low, median), max(high, median))
+    return Band(median, min(low, median), max(high, median), basis)
 
 
 def _basis(cluster: Cluster, profile: Profile, nbytes: int) -> str:

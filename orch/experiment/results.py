@@ -129,7 +129,7 @@ def _stack_document(result: StackResult) -> dict[str, object]:
         },
         "time_to_target_s": quality.time_to_target_s,
         "payload_bytes_per_worker": result.payload_bytes,
-        "wire_bytes_per_worker": result.forecast.wire_bytes,
+        "wire_bytes_per_worker": result.forecast.footprint.wire,
         "note": "" if result.speedup.distinguishable else str(result.speedup),
         "lossless": result.forecast.lossless,
         "conformant": True,  # a stack that was not has ended the run

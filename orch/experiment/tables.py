@@ -25,7 +25,7 @@ def row(result: StackResult) -> list[object]:
         format_seconds(forecast.step_time_s.median),
         f"{100 * result.prediction_error:+.0f} %",
         format_bytes(result.payload_bytes),
-        format_bytes(forecast.wire_bytes),
+        format_bytes(forecast.footprint.wire),
         "-" if quality.loss_then is None else f"{quality.loss_then:.3f}",
         "-" if quality.accuracy_then is None else f"{quality.accuracy_then:.3f}",
         "exact" if forecast.lossless else "lossy",
