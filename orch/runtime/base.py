@@ -60,6 +60,8 @@ class Engine(ABC):
     def __init__(self, plan: Plan, model: nn.Module, setup: Setup) -> None:
         self.plan = plan
         self.model = model
+        # What the training loop calls: the model, or what an engine wraps around it.
+        self.module: nn.Module = model
         self.setup = setup
         self.rank = setup.rank
         self.world_size = plan.world_size
@@ -102,17 +104,21 @@ class Engine(ABC):
         """Finish the work that the plan would do in the next step. Every rank must call it."""
 
     @abstractmethod
+    def differences(self) -> list[str]:
+        """Return in what the recorded steps differ from the plan, a sentence each; empty when they conform."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Wait until no collective is in flight, without doing any later work."""
+
+    @abstractmethod
     def close(self) -> None:
         """Take the hooks off the model and let go of buffers."""
 
-    def forward(self, *inputs: Any, **named: Any) -> Any:
-        """Run the model; an engine that wraps it runs the wrapper."""
-        return self.model(*inputs, **named)
-
-    def train_step(self, loss_of: Callable[[Callable[..., Any]], Tensor]) -> Tensor:
-        """Run one step; `loss_of(forward)` computes the loss. Returns it, detached."""
+    def train_step(self, loss_of: Callable[[nn.Module], Tensor]) -> Tensor:
+        """Run one step; `loss_of(module)` computes the loss. Returns it, detached."""
         self.begin_step()
-        loss = loss_of(self.forward)
+        loss = loss_of(self.module)
         self.backward(loss)
         self.finish_step()
         return loss.detach()

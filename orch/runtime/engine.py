@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from orch.errors import RunError
 from orch.plan import Collective, Plan
 from orch.runtime.base import Engine, Groups, Setup
+from orch.runtime.conformance import differences
 from orch.runtime.network import Network
 from orch.runtime.program import OPERATION, Program, Send, Stage, compile_step
 from orch.runtime.record import NAN, StepRecord
@@ -97,6 +98,14 @@ class PlanEngine(Engine):
                     self._operate(entry)
         self._run.end = perf_counter()
         self._pending = False
+
+    def settle(self) -> None:
+        """Wait until no collective is in flight, without doing any later work."""
+        self._network.settle()
+
+    def differences(self) -> list[str]:
+        """Return in what the recorded steps differ from the plan; empty when they conform."""
+        return differences(self.record, self.rank, modules=self.modules)
 
     def close(self) -> None:
         """Take the hooks off the model and let go of buffers."""

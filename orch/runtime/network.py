@@ -247,6 +247,12 @@ class Network:
                 self._buffers[send.op.buffer.name].hand_back()
         stream.ended = place + 1
 
+    def settle(self) -> None:
+        """Wait until everything that was launched has ended."""
+        for stream in self._streams:
+            for send, work in zip(stream.sends, stream.works, strict=False):
+                self._wait_work(work, send.task.name)
+
     def wait_previous(self, name: str) -> None:
         """Wait for collective `name` of the step before, if it is one."""
         work = self._marks.get(name)

@@ -1,0 +1,88 @@
+"""torch's DDP behind the engine interface: its real buckets are the plan's, and our engine equals it bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from orch.plan import Plan, check
+from orch.runtime.base import Engine, Setup
+from orch.runtime.engine import PlanEngine
+from orch.runtime.observe import observe
+from orch.runtime.optimizers import optimizer_factory
+from orch.testing import small
+from orch.workload import data_parallel
+from techniques.schedules import bucketed, torch_ddp
+from techniques.schedules.torch_ddp_kernels import DdpEngine
+from tests.runtime.models import batch, build
+from tests.runtime.worlds import World, run
+
+SGD = {"sgd": {"lr": 0.1, "momentum": 0.9}}
+MODELS = ["plain", "tied", "twice", "unused", "frozen", "convolved", "attention"]
+CAP = 400  # bytes: several buckets in each of these models
+
+
+def loss_of(module: Any, rank: int, step: int) -> torch.Tensor:
+    inputs, targets = batch(rank, step)
+    return nn.functional.cross_entropy(module(inputs), targets)
+
+
+def plan_of(name: str, size: int, technique: Any, config: Any) -> Plan:
+    model = build(name)
+    seen = observe(model, lambda module: loss_of(module, 0, 0), optimizer_factory(SGD), steps=1, warmup=0)
+    context = small.context(seen.profile, small.cluster(size, 1e-4, 1e-9))
+    return check(technique.rewrite(data_parallel(seen.profile, size, 4), context, config), finished=True)
+
+
+def train(world: World, name: str, plan: Plan, kind: type[Engine], config: Any) -> dict[str, Any]:
+    model = build(name)
+    groups = {"world": world.group(threads=2 if kind is DdpEngine else 1)}
+    engine = kind(plan, model, Setup(optimizer_factory(SGD), world.rank, config=config), groups)  # type: ignore[call-arg]
+    for step in range(5):
+        engine.train_step(lambda module, step=step: loss_of(module, world.rank, step))
+    found = {key: value.detach().numpy() for key, value in model.named_parameters()}
+    buckets = engine.buckets() if isinstance(engine, DdpEngine) else []
+    return {"parameters": found, "differences": engine.differences(), "buckets": buckets}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_bit_equal_to_ddp_and_same_buckets(name: str) -> None:
+    config = torch_ddp.Config(bucket_cap=f"{CAP}B", first_bucket="40B")
+    ours = bucketed.Config(cap=f"{CAP}B", first_bucket="40B")
+    ddp = run(2, train, name, plan_of(name, 2, torch_ddp, config), DdpEngine, config)
+    mine = run(2, train, name, plan_of(name, 2, bucketed, ours), PlanEngine, None)
+    for theirs, own in zip(ddp, mine, strict=True):
+        assert own["differences"] == []
+        assert theirs["differences"] == []
+        for key, value in theirs["parameters"].items():
+            assert (own["parameters"][key] == value).all(), key
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_other_worlds_are_close(size: int) -> None:
+    config = torch_ddp.Config(bucket_cap=f"{CAP}B", first_bucket="40B")
+    plan = plan_of("plain", size, torch_ddp, config)
+    ddp = run(size, train, "plain", plan, DdpEngine, config)
+    mine = run(size, train, "plain", plan, PlanEngine, None)
+    for theirs, own in zip(ddp, mine, strict=True):
+        for key, value in theirs["parameters"].items():
+            torch.testing.assert_close(torch.tensor(own["parameters"][key]), torch.tensor(value), rtol=1e-5, atol=1e-6)
+
+
+def test_a_plan_with_other_buckets_is_caught() -> None:
+    config = torch_ddp.Config(bucket_cap=f"{CAP}B", first_bucket="40B")
+    wrong = plan_of("plain", 2, torch_ddp, torch_ddp.Config(bucket_cap="0B", first_bucket="0B"))
+    for result in run(2, train, "plain", wrong, DdpEngine, config):
+        assert result["differences"] != []
+
+
+def test_bf16_hook_trains() -> None:
+    config = torch_ddp.Config(hook="bf16")
+    plan = plan_of("plain", 2, torch_ddp, config)
+    first, second = run(2, train, "plain", plan, DdpEngine, config)
+    assert first["differences"] == []
+    for key, value in first["parameters"].items():
+        assert (second["parameters"][key] == value).all()
