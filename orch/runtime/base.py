@@ -107,6 +107,10 @@ class Engine(ABC):
     def differences(self) -> list[str]:
         """Return in what the recorded steps differ from the plan, a sentence each; empty when they conform."""
 
+    def payload_bytes(self) -> float:
+        """Return the bytes that a step handed to collectives, averaged over the recorded steps."""
+        return self.record.bytes_per_step()
+
     @abstractmethod
     def settle(self) -> None:
         """Wait until no collective is in flight, without doing any later work."""

@@ -1,7 +1,7 @@
 """Measure the collectives of a gang while it warms up: seconds by size, alone and beside compute.
 
-Every rank calls `measure_links` at the same time. The figures are plain numbers; `LinkTimes.link` and `LinkTimes.sharing` are the
-forms in which a cluster holds them.
+Every rank calls `measure_links` at the same time. The figures are plain numbers; `LinkTimes.link` and
+`LinkTimes.sharing` are the forms in which a cluster holds them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 from orch.cluster import Link, Sharing, Span
-from orch.cluster.curves import Curve
-from orch.cluster.link import Measured
+from orch.runtime import collectives
 from orch.runtime.base import backend_of
 
 SIZES = (1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22, 1 << 24)
@@ -28,7 +27,8 @@ SHARED_SIZE = 1 << 20
 class LinkTimes:
     """Seconds of collectives by payload bytes (all-gather: of the whole result), and what sharing the machine costs.
 
-    `compute_slowdown` is by how much compute slows while an all-reduce is under way, `communication_slowdown` the reverse.
+    `compute_slowdown` is by how much compute slows while an all-reduce is under way, `communication_slowdown` the
+    reverse.
     """
 
     ranks: int
@@ -38,11 +38,11 @@ class LinkTimes:
 
     def link(self, span: Span, source: str = "measured in this run's warm-up") -> Link:
         """Return a link that costs what was measured on `span`."""
-        tables = tuple(
-            Measured(name, span, Curve.through(dict(found)), kind="measured", source=source, sizes=(min(found), max(found)))
-            for name, found in self.seconds.items()
+        return Link.from_tables(
+            {name: {float(size): time for size, time in found.items()} for name, found in self.seconds.items()},
+            span,
+            source,
         )
-        return Link(None, span.per_node > 1, measured=tables, kind="measured", source=source)
 
     def sharing(self, source: str = "measured in this run's warm-up") -> Sharing:
         """Return the slowdowns in the cluster's form."""
@@ -65,7 +65,9 @@ def merge(times: Sequence[LinkTimes]) -> LinkTimes:
 
 
 def measure_links(group: Any, *, budget_s: float = 1.5, device: torch.device | None = None) -> LinkTimes:
-    """Return what collectives cost in `group`, measured for about `budget_s` seconds; with one rank there is nothing to measure."""
+    """Return what collectives cost in `group`, measured for about `budget_s` seconds; with one rank there is nothing to
+    measure.
+    """
     size = group.size()
     if size == 1:
         return LinkTimes(1)
@@ -73,7 +75,9 @@ def measure_links(group: Any, *, budget_s: float = 1.5, device: torch.device | N
     backend = backend_of(group, device)
     kinds = _kinds(backend, size, group.rank(), device)
     share = budget_s / (len(kinds) * len(SIZES) + 8)
-    seconds = {name: {bytes_: _typical(backend, make(bytes_), share) for bytes_ in SIZES} for name, make in kinds.items()}
+    seconds = {
+        name: {bytes_: _typical(backend, make(bytes_), share) for bytes_ in SIZES} for name, make in kinds.items()
+    }
     compute, communication = _sharing(backend, kinds["all-reduce"](SHARED_SIZE), 4 * share, device)
     return LinkTimes(size, seconds, compute, communication)
 
@@ -92,15 +96,15 @@ def _kinds(backend: Any, size: int, rank: int, device: torch.device) -> dict[str
 
     def all_reduce(nbytes: int) -> Launch:
         flat = whole(nbytes)
-        return lambda: backend.allreduce([flat])
+        return lambda: collectives.all_reduce(backend, flat)
 
     def reduce_scatter(nbytes: int) -> Launch:
-        flat = whole(nbytes)
-        return lambda: backend._reduce_scatter_base(shard(flat), flat)
+        flat, scratch = whole(nbytes), whole(nbytes)
+        return lambda: collectives.reduce_scatter(backend, flat, shard(flat), scratch)
 
     def all_gather(nbytes: int) -> Launch:
         flat = whole(nbytes)
-        return lambda: backend._allgather_base(flat, shard(flat))
+        return lambda: collectives.all_gather(backend, flat, shard(flat))
 
     return {"all-reduce": all_reduce, "reduce-scatter": reduce_scatter, "all-gather": all_gather}
 

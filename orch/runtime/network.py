@@ -7,7 +7,7 @@ ended before the later one is launched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from orch.errors import RunError
 from orch.plan import AllGather, AllGatherShards, AllReduce, Collective, Plan, ReduceScatter
+from orch.runtime import collectives
 from orch.runtime.base import Groups, Setup, backend_of
 from orch.runtime.buffers import FlatBuffer
 from orch.runtime.program import Program, Send
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from orch.plan import Executor
 
 NEVER = 1 << 60
-MEAN = {AllReduce: True, ReduceScatter: True, AllGather: False}
 HANDS_BACK = (AllReduce, AllGatherShards)
 
 
@@ -71,6 +71,7 @@ class Network:
         self._carried = False
         self._sending: Send
         self._target: list[Any] = []
+        self._scratch: dict[str, Tensor] = {}
 
     def _join(self, plan: Plan, name: str, groups: Groups, device: torch.device) -> None:
         if name in self._backends:
@@ -209,12 +210,11 @@ class Network:
         index, task = send.index, send.task
         buffer = self._buffers[op.buffer.name]
         backend = self._backends[task.group]
-        mean = MEAN.get(type(op))
-        if mean is not None:
-            buffer.pack(mean=mean)
+        if not isinstance(op, AllGatherShards):
+            buffer.pack(mean=not isinstance(op, AllGather))
         run.starts[index] = perf_counter()
         try:
-            work, nbytes = _LAUNCH[type(op)](backend, buffer)
+            work, nbytes = self._hand_over(op, backend, buffer)
         except RuntimeError as error:
             raise self._failed(task.name, error) from error
         run.sent[index] = nbytes
@@ -222,6 +222,29 @@ class Network:
         work.get_future().add_done_callback(partial(_stamp, run.ends, index))
         self._target.append(work)
         self._tails[task.stream] = (backend, work)
+
+    def _hand_over(self, op: Collective, backend: Any, buffer: FlatBuffer) -> tuple[Any, int]:
+        """Launch `op`; return its work, and the bytes that this rank handed over."""
+        flat = buffer.flat
+        if isinstance(op, AllReduce):
+            return collectives.all_reduce(backend, flat), flat.nbytes
+        if isinstance(op, AllGather):
+            return collectives.all_gather(backend, buffer.receive().view(-1), buffer.bytes), buffer.bytes.nbytes
+        shard = buffer.shard
+        if shard is None or not isinstance(op, ReduceScatter | AllGatherShards):
+            raise RunError(f"this engine does not run {type(op).__name__} over {flat.numel()} items", code="E615")
+        if isinstance(op, ReduceScatter):
+            return collectives.reduce_scatter(
+                backend, flat, shard, self._room(self._sending.task.group, flat)
+            ), flat.nbytes
+        return collectives.all_gather(backend, flat, shard), shard.nbytes * buffer.ranks
+
+    def _room(self, group: str, like: Tensor) -> Tensor:
+        """Return scratch memory of the group, of the type and size of `like`; its collectives use it one after another."""
+        kept = self._scratch.get(group)
+        if kept is None or kept.numel() < like.nbytes:
+            kept = self._scratch[group] = torch.zeros(like.nbytes, dtype=torch.uint8, device=like.device)
+        return kept[: like.nbytes].view(like.dtype)
 
     # -- waiting -----------------------------------------------------------------------------------------------------------
 
@@ -290,28 +313,3 @@ def _stamp(ends: list[float], index: int, _: Any) -> None:
     time = perf_counter()
     if ends[index] is NAN:
         ends[index] = time
-
-
-def _all_reduce(backend: Any, buffer: FlatBuffer) -> tuple[Any, int]:
-    return backend.allreduce([buffer.flat]), buffer.flat.nbytes
-
-
-def _reduce_scatter(backend: Any, buffer: FlatBuffer) -> tuple[Any, int]:
-    return backend._reduce_scatter_base(buffer.shard, buffer.flat), buffer.flat.nbytes
-
-
-def _all_gather_shards(backend: Any, buffer: FlatBuffer) -> tuple[Any, int]:
-    assert buffer.shard is not None
-    return backend._allgather_base(buffer.flat, buffer.shard), buffer.shard.nbytes * buffer.ranks
-
-
-def _all_gather(backend: Any, buffer: FlatBuffer) -> tuple[Any, int]:
-    return backend._allgather_base(buffer.receive().view(-1), buffer.bytes), buffer.bytes.nbytes
-
-
-_LAUNCH: dict[type[Collective], Callable[[Any, FlatBuffer], tuple[Any, int]]] = {
-    AllReduce: _all_reduce,
-    ReduceScatter: _reduce_scatter,
-    AllGatherShards: _all_gather_shards,
-    AllGather: _all_gather,
-}

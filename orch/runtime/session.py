@@ -10,10 +10,11 @@ import importlib
 import math
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -24,8 +25,8 @@ from orch.models.datasets import ChosenData
 from orch.models.zoo.objective import Objective
 from orch.plan import Plan
 from orch.runtime.base import Engine, Setup
-from orch.runtime.conformance import differences
 from orch.runtime.engine import PlanEngine
+from orch.runtime.links import LinkTimes, measure_links
 from orch.runtime.observe import Observation, observe
 from orch.runtime.optimizers import optimizer_factory
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from orch.models.splits import Loaded
 
 REPORT_EVERY_S = 0.2
+FETCH_AHEAD_BYTES = 1 << 26
 _SESSION = "session"
 
 
@@ -140,6 +142,15 @@ def watch(worker: Place, subject: Subject, seed: int, steps: int = 8) -> Observa
     )
 
 
+def measure(worker: Place, budget_s: float = 1.5) -> LinkTimes:
+    """Measure this gang's collectives, alone and beside compute; all ranks are called at once."""
+    if worker.world_size == 1:
+        return LinkTimes(1)
+    group = worker.process_group("world")
+    _meet(worker)
+    return measure_links(group, budget_s=budget_s, device=torch.device(worker.device))
+
+
 def load(worker: Place, job: StackJob) -> None:
     """Make the model, engine and data of one stack, from its seed. Every rank must be called: engines make groups."""
     subject = job.subject
@@ -170,7 +181,8 @@ def load(worker: Place, job: StackJob) -> None:
 def run_block(worker: Place, stack: str, seed: int, steps: int) -> Block:
     """Train `steps` steps of one stack and return what this rank saw; the record is compared with the plan.
 
-    All ranks start together. Losses and step times are those of this rank.
+    All ranks start together. Losses and step times are those of this rank. A step's time goes from the end of the one
+    before it to its own; the last one's includes the work that the plan leaves for the next step.
     """
     training = _session(worker).trainings[stack, seed]
     engine, batches = training.engine, training.batches
@@ -178,26 +190,24 @@ def run_block(worker: Place, stack: str, seed: int, steps: int) -> Block:
     losses: list[torch.Tensor] = []
     times: list[float] = []
     engine.record.steps.clear()
+    ready = _fetched(batches, steps)
     _meet(worker)
-    begin = last_report = time.perf_counter()
-    for number in range(steps):
-        batch = next(batches)
-        started = time.perf_counter()
+    begin = last = last_report = time.perf_counter()
+    for number, batch in enumerate(ready):
         losses.append(engine.train_step(lambda forward, batch=batch: training.loss_of(forward, batch)))  # type: ignore[misc]
-        now = time.perf_counter()
-        times.append(now - started)
         if number == steps - 1:
             # Work that a plan leaves for the next step is this block's work: without it the first step would be a gift.
             engine.flush()
-            times[-1] = time.perf_counter() - started
+        now = time.perf_counter()
+        times.append(now - last)
+        last = now
         if worker.rank == 0 and now - last_report >= REPORT_EVERY_S:
             last_report = now
             report(number + 1, float(losses[-1]), now - begin)
     values = tuple(float(loss) for loss in losses)
     if worker.rank == 0 and values:
         report(steps, values[-1], time.perf_counter() - begin)
-    found = differences(engine.record, worker.rank, modules=engine.modules)
-    return Block(values, tuple(times), tuple(found), engine.record.bytes_per_step())
+    return Block(values, tuple(times), tuple(engine.differences()), engine.payload_bytes())
 
 
 def evaluate(worker: Place, stack: str, seed: int) -> dict[str, float]:
@@ -267,6 +277,18 @@ def _precision(precision: str, device: torch.device) -> AbstractContextManager[A
         return nullcontext()
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     return torch.autocast(device.type, dtype=dtype)
+
+
+def _fetched(batches: Batches, steps: int) -> Iterable[Batch]:
+    """Return the next batches, fetched before the clock starts where they fit into memory: loading is no part of a
+    plan.
+    """
+    if steps < 1:
+        return ()
+    first = next(batches)
+    if (first.inputs.nbytes + first.targets.nbytes) * steps > FETCH_AHEAD_BYTES:
+        return chain([first], islice(batches, steps - 1))
+    return [first, *islice(batches, steps - 1)]
 
 
 def _meet(worker: Place) -> None:

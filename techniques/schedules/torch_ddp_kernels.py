@@ -19,7 +19,6 @@ from orch.runtime.base import Engine, Groups, Setup
 from orch.runtime.record import StepRecord
 
 
-
 def _bf16(group: Any, bucket: Any) -> Any:
     """torch's own hook; by its own name DDP refuses it on gloo, which reduces bf16 all the same."""
     return default_hooks.bf16_compress_hook(group, bucket)
@@ -47,7 +46,7 @@ class DdpEngine(Engine):
         planned = {tensor for task in plan.steps[0].of(Backward) for tensor in task.op.tensors}
         # A parameter that no step uses would make DDP look for unused ones in every step, and keep its first buckets.
         unused = [name for name in self.parameters if name not in planned]
-        _Wrapped._set_params_and_buffers_to_ignore_for_model(model, unused)
+        _Wrapped._set_params_and_buffers_to_ignore_for_model(model, unused)  # type: ignore[no-untyped-call]
         self.module = self._ddp = _Wrapped(
             model,
             caps=(int(config.first_bucket), int(config.bucket_cap)),
@@ -58,7 +57,9 @@ class DdpEngine(Engine):
         )
         if config.hook != "none":
             self._ddp.register_comm_hook(groups["world"], HOOKS[config.hook])
-        self._names = [name for name, parameter in self.parameters.items() if parameter.requires_grad and name in planned]
+        self._names = [
+            name for name, parameter in self.parameters.items() if parameter.requires_grad and name in planned
+        ]
         self._updates = [
             (index, task.op.tensors) for index, task in enumerate(plan.steps[0]) if isinstance(task.op, Update)
         ]
@@ -115,13 +116,21 @@ class DdpEngine(Engine):
 
     def buckets(self) -> list[tuple[tuple[str, ...], int]]:
         """Return DDP's own buckets, in its order: their parameters, and bytes. Empty before it has rebuilt them."""
-        log = self._ddp._get_ddp_logging_data()
+        log = self._ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
         sizes = [int(size) for size in str(log.get("rebuilt_bucket_sizes", "")).split(",") if size.strip()]
         members = [part for part in str(log.get("rebuilt_per_bucket_param_indices", "")).split(",") if part.strip()]
         return [
             (tuple(self._names[int(index)] for index in part.split()), size)
             for part, size in zip(members, sizes, strict=True)
         ]
+
+    def payload_bytes(self) -> float:
+        """Return the bytes of DDP's own buckets, in the dtype that its hook sends; the plan's before they are final."""
+        planned = [task.op for task in self.plan.steps[0].of(AllReduce)]
+        own = sum(nbytes for _, nbytes in self.buckets())
+        full = sum(self.parameters[name].nbytes for op in planned for name in op.tensors)
+        sent = sum(op.nbytes for op in planned)
+        return float(sent if not own else own * sent / max(1, full))
 
     def differences(self) -> list[str]:
         """Return in what DDP's own buckets differ from the plan's; empty where they agree, and before they are final."""
@@ -153,10 +162,9 @@ class _Wrapped(DistributedDataParallel):
         first, cap = self._caps
         config = replace(self._bucket_config, first_bucket_bytes_cap=first, bucket_bytes_cap=cap)
         self._bucket_config, self.bucket_bytes_cap = config, cap
-        super()._ddp_init_helper(*arguments, **named)
+        super()._ddp_init_helper(*arguments, **named)  # type: ignore[no-untyped-call]
 
 
 def _outer(plan: Plan, kind: type[Forward | Backward]) -> list[int]:
     numbers = [index for index, task in enumerate(plan.steps[0]) if isinstance(task.op, kind)]
     return [numbers[0], numbers[-1]] if numbers else []
-
