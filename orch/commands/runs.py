@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from orch.commands import Panel
-from orch.commands._options import Json
+from orch.commands._options import Json, Runs
 from orch.errors import OrchError, did_you_mean
 
 if TYPE_CHECKING:
@@ -30,10 +30,6 @@ def _complete_run(incomplete: str) -> list[str]:
     return [name for name in ("last", *reversed(ids)) if name.startswith(incomplete)]
 
 
-Runs = Annotated[
-    Path | None,
-    typer.Option("--runs", metavar="DIR", help="Where runs are; by default $ORCH_RUNS, or ./runs.", show_default=False),
-]
 _ID_HELP = "A run: last, its id, or the beginning of its id or of the id's last four characters."
 Id = Annotated[str, typer.Argument(metavar="ID", help=_ID_HELP, autocompletion=_complete_run)]
 Ids = Annotated[list[str], typer.Argument(metavar="ID", help=_ID_HELP, autocompletion=_complete_run)]

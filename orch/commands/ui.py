@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from orch.commands import Panel
+from orch.commands._options import Runs
 from orch.errors import OrchError
 
 PANEL = Panel.BROWSE
@@ -23,15 +24,24 @@ def command(
         int | None,
         typer.Option(min=1, max=65535, help="The port; by default 5000, or a free one.", show_default=False),
     ] = None,
+    runs: Runs = None,
 ) -> None:
     """Browse the runs in MLflow's user interface. Ctrl-C ends it."""
     if importlib.util.find_spec("mlflow") is None:
         raise OrchError("the browser needs MLflow", code="E003", hint="pip install 'orch[run]'")
     from orch.commands._output import note
-    from orch.track import settings
+    from orch.track import settings, upkeep
+    from orch.track.redact import redact_text
 
+    root = settings.runs_root(runs)
+    index = settings.store_of(root)
+    if not index.links:
+        raise OrchError(f"the runs are indexed by a server: open {redact_text(index.uri)}", code="E811")
     chosen = choose_port(host, port)
-    store = settings.store_uri()
+    if index.file is not None and not index.file.exists():
+        # Made here, under a lock: MLflow's server and a driver that begins meanwhile would make it twice at once.
+        upkeep.fix(root, index)
+    store = index.uri
     note(f"http://{reachable(host)}:{chosen} will show {store} in some ten seconds; Ctrl-C ends it")
     # No telemetry, and no job runners: seven processes of 200 MB that only MLflow's agent features use, left behind on exit.
     os.environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}

@@ -75,12 +75,14 @@ class Index:
         state = run.state
         if state is None:
             raise ValueError(f"{run.path} has no readable state.json")
-        try:
+        with _alone(run.path):
+            try:
+                return self._sync(run, state)
+            except Exception:
+                # What was sent is unknown, or somebody removed an entry meanwhile: look, and make anew what is not whole.
+                if self._entries.pop(run.path, None) is None:
+                    raise
             return self._sync(run, state)
-        except BaseException:
-            # What was sent is unknown: the next attempt looks, and makes incomplete entries anew.
-            self._entries.pop(run.path, None)
-            raise
 
     def forget(self, run_id: str) -> int:
         """Remove the entries of a run; return how many there were."""
@@ -90,9 +92,11 @@ class Index:
         return len(found)
 
     def rebuild(self, root: Path) -> tuple[int, int]:
-        """Sync every run under `root` and remove entries whose directory is gone; return (synced, removed)."""
-        there = {run.id: run for run in directory.find_all(root) if run.state is not None}
-        for run in there.values():
+        """Sync every run under `root` that is over, and remove entries whose directory is gone; return (synced, removed)."""
+        there = {run.id: (run, found) for run in directory.find_all(root) if (found := run.state) is not None}
+        # A run that goes on is kept in the index by the process of its own driver.
+        ended = [run for run, found in there.values() if not found.is_open or found.is_orphan]
+        for run in ended:
             self.sync(run)
         removed = 0
         for entry in self._search("tags.`orch.part` = 'run'"):
@@ -100,7 +104,7 @@ class Index:
             if path.is_relative_to(root) and entry.data.tags.get("orch.id") not in there and not path.exists():
                 self.forget(entry.data.tags["orch.id"])
                 removed += 1
-        return len(there), removed
+        return len(ended), removed
 
     def is_stale(self) -> bool:
         """Whether a local store was moved here with its directory, so that its absolute locations lead elsewhere."""
@@ -274,6 +278,17 @@ def _opening(store: Store) -> Iterator[None]:
     with store.file.with_name(store.file.name + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Let one process at a time write the entries of a run: its driver's, or one that mends after its death."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _inode(store: Store) -> int | None:

@@ -40,3 +40,11 @@ def test_this_machine_is_allowed_by_name() -> None:
     allowed = arguments[arguments.index("--allowed-hosts") + 1].split(",")
     assert {"localhost:*", "127.0.0.1:*", f"{socket.gethostname()}:*"} <= set(allowed)
     assert arguments[arguments.index("--backend-store-uri") + 1] == "sqlite:///x.db"
+
+
+def test_runs_that_a_server_indexes_are_browsed_there(orch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ui.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:hunter2@tracking:5000")
+    done = orch("ui")
+    assert done.code == 2
+    assert done.err == "the runs are indexed by a server: open http://[redacted]@tracking:5000 [E811]\n"

@@ -137,6 +137,19 @@ def test_a_half_written_entry_is_made_anew(index, client, make):
     assert {entry.info.status for entry in whole.values()} == {"KILLED"}
 
 
+def test_an_entry_that_a_user_removed_meanwhile_is_made_anew(index, client, make):
+    made = make("removed by hand", ("a",))
+    run = made.to("running")
+    made.steps([Step(1, 0, 1.0, 0.1, 0.1)], "a")
+    index.sync(run)
+    client.delete_run(entries(client, run)["stack:a"].info.run_id)
+    made.steps([Step(2, 0, 1.0, 0.1, 0.2)], "a")
+    index.sync(made.to("done", results={}))
+    found = entries(client, run)
+    assert sorted(found) == ["run", "stack:a"]
+    assert len(history(client, found["stack:a"], "loss")) == 2
+
+
 @pytest.mark.parametrize(
     ("statuses", "expected"),
     [
@@ -229,8 +242,10 @@ def test_a_store_that_was_taken_away_is_an_error_not_a_new_store(make, store_cop
 def test_a_rebuild_finds_every_directory_and_drops_what_is_gone(make, store_copy, tmp_path):
     index = Index(store_copy())
     runs = [make(name).to("running", "done", results={}) for name in ("a", "a", "b")]
+    live = make("a").to("running")
     assert index.rebuild(tmp_path / "runs") == (3, 0)
     assert index.rebuild(tmp_path / "runs") == (3, 0)
+    assert entries(index._client, live) == {}  # its own driver keeps it
     assert [len(entries(index._client, run)) for run in runs] == [3, 3, 3]
     shutil.rmtree(runs[0].path)
     assert index.rebuild(tmp_path / "runs") == (2, 1)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from orch.errors import OrchError
-from orch.track import directory, encoding, state, steps, tracker
+from orch.track import directory, encoding, indexer, state, steps, tracker
 from orch.track.directory import Facts
 from orch.track.steps import Step, Value
 from orch.track.tracker import Tracker
@@ -161,3 +161,40 @@ def test_off_leaves_nothing(tmp_path):
         run.write("a", "b")
         run.finish({})
     assert (run.path, run.rank_log(0), os.listdir(tmp_path)) == (None, None, [])
+
+
+def test_an_index_that_cannot_be_used_is_said_once_and_the_run_is_done(tmp_path, warnings, monkeypatch):
+    def refuse(*_, **__):
+        raise indexer.IndexUnavailableError("no route to host")
+
+    monkeypatch.setattr(indexer, "available", lambda: True)
+    monkeypatch.setattr(indexer, "Indexer", refuse)
+    track = Tracker(tmp_path / "runs", uri="http://me:hunter2@host:5000", warn=warnings.append)
+    for _ in range(2):
+        with track.run(FACTS, {}) as run:
+            run.finish({})
+        assert run.parent_run_id is None
+        assert state.read(run.path).status == "done"
+    assert len(warnings) == 1
+    assert "cannot be used (no route to host)" in warnings[0]
+    assert "hunter2" not in warnings[0]
+
+
+def test_without_mlflow_there_is_no_index_and_no_word(tmp_path, warnings, monkeypatch):
+    monkeypatch.setattr(indexer, "available", lambda: False)
+    with Tracker(tmp_path / "runs", warn=warnings.append).run(FACTS, {}) as run:
+        run.finish({})
+    assert (warnings, run.parent_run_id) == ([], None)
+    assert not (tmp_path / "runs" / ".index").exists()
+
+
+def test_a_finished_run_knows_its_entry(tmp_path, warnings, store_copy):
+    mlflow = pytest.importorskip("mlflow")
+    store = store_copy()
+    track = Tracker(tmp_path / "runs", warn=warnings.append)
+    with track.run(FACTS, {"lr": 0.1}) as run:
+        run.finish({"stacks": {"ddp": {"accuracy": 0.5}}})
+    track.close()
+    entry = mlflow.MlflowClient(store.uri).get_run(run.parent_run_id)
+    assert (entry.info.status, entry.data.params, warnings) == ("FINISHED", {"lr": "0.1"}, [])
+    assert encoding.read_json(run.path / "index.json")["parent_run_id"] == run.parent_run_id

@@ -112,10 +112,10 @@ def test_removing_takes_the_entries_along(make, store_copy):
     mlflow = pytest.importorskip("mlflow")
     store = store_copy()
     run, other = (make("same").to("running", "done", results={}) for _ in range(2))
-    keeper = indexer.Indexer(store.index_dir.parent, store)
+    from orch.track.mlflow_index import Index
+
     for one in (run, other):
-        keeper.sync(one.path, 60)
-    keeper.close()
+        Index(store).sync(one)
     upkeep.remove([run], store, pytest.fail)
     client = mlflow.MlflowClient(store.uri)
     left = client.search_runs([client.get_experiment_by_name("same").experiment_id])
