@@ -69,7 +69,7 @@ def number(
     default: float, doc: str, *, least: float | None = None, most: float | None = None, above: float | None = None
 ) -> Any:
     """A plain number; annotate it `float`."""
-    return Field(default, description=doc, ge=least, le=most, gt=above)
+    return Field(default, description=doc, ge=least, le=most, gt=above, strict=True)
 
 
 def quantity(default: str | None, doc: str, *, least: float | None = None, most: float | None = None) -> Any:
@@ -81,7 +81,7 @@ def quantity(default: str | None, doc: str, *, least: float | None = None, most:
 
 def fraction(default: float, doc: str, *, least: float = 0.0, most: float = 1.0, above: float | None = None) -> Any:
     """A share such as 0.001 or 0.1%; annotate it `Fraction` of `orch.units`."""
-    return Field(default, description=doc, ge=least, le=most, gt=above)
+    return Field(default, description=doc, ge=least, le=most, gt=above, strict=True)
 
 
 def flag(default: bool, doc: str) -> Any:

@@ -56,7 +56,8 @@ class Dimension:
         return result
 
     def _unknown(self, number: str, unit: str) -> str:
-        if re.fullmatch(r"[kKMGTP]?i?b(/s|ps)?", unit):
+        sized = "B" in self.units or "B/s" in self.units
+        if sized and re.fullmatch(r"[kKMGTP]?i?b(/s|ps)?", unit):
             prefix = unit.split("b")[0]
             amount = f"{number}{prefix}B{'' if 'B' in self.units else '/s'}"
             return f"{number}{unit} is ambiguous; write {amount} (bytes) or {number}{prefix.rstrip('i')}bit (bits)"

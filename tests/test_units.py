@@ -71,6 +71,7 @@ def test_a_value_with_its_unit(dimension: Dimension, text: str, value: float) ->
         (BYTES, "-1MiB", "-1MiB is negative; a size is not"),
         (SECONDS, "5m", "5m is ambiguous; write 5ms (milliseconds) or 5min (minutes)"),
         (SECONDS, "5M", "5M is ambiguous; write 5ms (milliseconds) or 5min (minutes)"),
+        (SECONDS, "5Gb", "'Gb' is not a unit of a time; write for example 50us"),
         (SECONDS, "nans", "'nans' is not a time; write a number with its unit, such as 50us"),
         (BYTES_PER_SECOND, "10Gbps", "10Gbps is ambiguous; write 10GB/s (bytes) or 10Gbit (bits)"),
         (BYTES_PER_SECOND, "10Gb/s", "10Gb/s is ambiguous; write 10GB/s (bytes) or 10Gbit (bits)"),

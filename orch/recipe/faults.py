@@ -41,17 +41,31 @@ def checked(build: Callable[[Any], Any], tree: Node, prefix: Path = (), model: t
     wanted is taken as it was written (`1.10` stays 1.10), so the schema decides what a word means.
     """
     try:
-        return build(tree.plain())
+        return _unbent(build(tree.plain()), tree, prefix)
     except ValidationError as error:
         texts = [_path(tree, item["loc"]) for item in error.errors(include_url=False) if item["type"] == "string_type"]
         as_written = tree
         for path in texts:
             as_written = _as_text(as_written, path)
         try:
-            return build(as_written.plain())
+            return _unbent(build(as_written.plain()), as_written, prefix)
         except ValidationError as second:
             errors = [_fault(as_written, item, prefix, model) for item in second.errors(include_url=False)]
             raise min(errors, key=_order) from None
+
+
+def _unbent(value: Any, node: Node, path: Path) -> Any:
+    """Return `value`, unless `true` or `false` was taken for a number: to Python, and to pydantic, they are 1 and 0."""
+    if isinstance(node.value, bool) and isinstance(value, (int, float)) and not isinstance(value, bool):
+        message = f"{_named(dotted(path), node)}must be a number; it is {kind(node)}"
+        raise OrchError(message, code="E212", where=node.where)
+    inner = value.__dict__ if isinstance(value, BaseModel) else value
+    for key, below in node.items():
+        if isinstance(inner, Mapping):
+            _unbent(inner.get(key), below, (*path, key))
+        elif isinstance(inner, (list, tuple)) and int(key) < len(inner):
+            _unbent(inner[int(key)], below, (*path, key))
+    return value
 
 
 def _order(error: OrchError) -> tuple[bool, int, int]:

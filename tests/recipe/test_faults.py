@@ -1,5 +1,7 @@
 """From pydantic's errors to one line with a place: tags stripped, names suggested, the first in the file told."""
 
+# ruff: noqa: E501 - one case a line
+
 from __future__ import annotations
 
 from typing import Annotated, Literal
@@ -36,6 +38,8 @@ class Outer(BaseModel):
     tech: list[Annotated[TopK | Qsgd, Field(discriminator="kind")]] = []
     inner: Inner = Inner()
     by_name: dict[str, Inner] = {}
+    channels: Literal[1, 3] = 1
+    share: float = 0.5
     pair: Annotated[list[int], Field(min_length=2, max_length=2)] = [1, 2]
 
     @model_validator(mode="after")
@@ -69,9 +73,12 @@ def check(text: str) -> Outer:
         ("inner: {label: bad}\n", "r.yaml:1:1: top must not be bad [E215]"),
         ("pair: [1]\n", "r.yaml:1:7: top.pair must have at least 2 entries [E213]"),
         ("pair: [1, 2, 3]\n", "r.yaml:1:7: top.pair must have at most 2 entries [E213]"),
+        ("channels: true\n", "r.yaml:1:11: top.channels must be a number; it is true [E212]"),
+        ("share: true\n", "r.yaml:1:8: top.share must be a number; it is true [E212]"),
+        ("pair: [1, true]\n", "r.yaml:1:11: top.pair.1 must be a number; it is true [E212]"),
         ("pair: 3\n", "r.yaml:1:7: top.pair must be a list: [a, b]; it is 3 [E212]"),
         ("inner: {size: -1}\nzzz: 1\npair: 3\n", "r.yaml:1:15: top.inner.size must be at least 1; it is -1 [E213]"),
-        ("zzz: 1\ninner: {size: -1}\n", "r.yaml:1:1: unknown key 'zzz' in top; allowed: tech, inner, by_name, pair [E210]"),
+        ("zzz: 1\ninner: {size: -1}\n", "r.yaml:1:1: unknown key 'zzz' in top; allowed: tech, inner, by_name, channels, share, pair [E210]"),
     ],
 )  # fmt: skip
 def test_the_first_fault_of_the_file_is_told(text: str, message: str) -> None:
