@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from orch.commands import Panel
 from orch.commands._options import Json, Overrides, RecipeName
-
-if TYPE_CHECKING:
-    from orch.experiment.results import StackResult
 
 PANEL = Panel.EXPERIMENT
 
@@ -35,19 +32,19 @@ def command(
     from orch.experiment.show import Terminal
 
     invocation = Invocation(recipe, tuple(overrides or ()), on=on, simulate=simulate, runs=runs, track=not no_track)
-    ended = invoke(invocation, Terminal())
-    if ended is None:
+    document = invoke(invocation, Terminal())
+    if document is None:
         return None  # a rank of torchrun other than the first: rank 0 speaks for all
     if as_json:
-        return ended.document
-    _say(ended.found, ended.document)
+        return document
+    _say(document, recipe)
     return None
 
 
-def _say(found: dict[str, StackResult], document: dict[str, object]) -> None:
+def _say(document: dict[str, Any], recipe: str) -> None:
     from orch.commands._output import say, table
-    from orch.experiment.tables import HEADERS, footnotes, row
+    from orch.experiment.tables import footnotes, next_steps, table_of
 
-    say(table(HEADERS, [row(result) for result in found.values()]))
-    for line in footnotes(document):
+    say(table(*table_of(document)))
+    for line in (*footnotes(document), *next_steps(document, recipe)):
         say(line)

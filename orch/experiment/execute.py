@@ -7,11 +7,11 @@ is what its predictions rest on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
 from orch.errors import OrchError, RunError
+from orch.experiment.outcome import Outcome, Trained
 from orch.experiment.predict import Forecast, Inputs, predict
 from orch.experiment.quality import block_time_s
 from orch.experiment.show import Show
@@ -19,7 +19,6 @@ from orch.experiment.statistics import block_orders
 from orch.gang import Gang
 from orch.models.profile import Profile
 from orch.plan import to_json
-from orch.plan.timeline import Timeline
 from orch.recipe import Recipe
 from orch.runtime import session
 from orch.runtime.observe import Observation, merge
@@ -28,65 +27,11 @@ from orch.track.steps import Step, Value
 from orch.track.tracker import RunLog
 
 
-@dataclass
-class Trained:
-    """What one stack did under one seed: per step its loss and seconds, per block its step time, and its curves.
-
-    `clock_s` [steps] is the stack's own clock at the end of each step; `judged` holds (clock_s, loss, accuracy) on
-    held-out data before the first step and after every block.
-    """
-
-    stack: str
-    seed: int
-    losses: list[float] = field(default_factory=list)
-    clock_s: list[float] = field(default_factory=list)
-    block_times_s: list[float] = field(default_factory=list)
-    judged: list[tuple[float, float, float]] = field(default_factory=list)
-    payload_bytes: list[float] = field(default_factory=list)
-    timeline: Timeline | None = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Everything a run found out."""
-
-    recipe: Recipe
-    forecast: Forecast
-    trained: tuple[Trained, ...]
-    notes: tuple[str, ...]
-
-    def of(self, stack: str) -> list[Trained]:
-        """Return the trainings of one stack, by seed."""
-        return [trained for trained in self.trained if trained.stack == stack]
-
-
-def execute(recipe: Recipe, gang: Gang, run: RunLog, show: Show) -> Outcome:
-    """Run every stack of `recipe` on `gang` and return what was found. RunError names the stack that failed."""
-    return _Execution(recipe, gang, run, show).all()
-
-
-def refuse(recipe: Recipe) -> None:
-    """Raise OrchError for a recipe that can be planned but not run, before anything is started."""
-    if recipe.data is None:
-        raise OrchError(
-            "the recipe names no data, so it can be planned but not run", code="E604", hint="add data: (orch list data)"
-        )
-    if not recipe.model.runs:
-        raise OrchError(
-            f"model {recipe.model.name} has only a profile: it can be planned, not run",
-            code="E604",
-            hint="models that run: orch list models",
-        )
-    for stack in recipe.stacks.values():
-        if stack.train.precision == "fp16":
-            message = f"stack {stack.name}: fp16 training needs loss scaling, which orch does not have"
-            raise OrchError(message, code="E604", hint="use precision: bf16")
-
-
-class _Execution:
-    """The driver's side of one run."""
+class Execution:
+    """The driver's side of one run. `outcome` is what has been found so far, None before training begins."""
 
     def __init__(self, recipe: Recipe, gang: Gang, run: RunLog, show: Show) -> None:
+        self.outcome: Outcome | None = None
         self._recipe = recipe
         self._gang = gang
         self._run = run
@@ -95,6 +40,7 @@ class _Execution:
         self._done = 0
 
     def all(self) -> Outcome:
+        """Run every stack and return what was found. RunError names the stack and block that failed."""
         recipe = self._recipe
         self._show.stage(f"{self._gang.size} workers ready ({self._gang.kind}); preparing model and data")
         workers = self._gang.call(session.prepare, self._subjects[recipe.baseline.name])
@@ -106,11 +52,13 @@ class _Execution:
         forecast = predict(recipe, inputs)
         for name, stack in forecast.stacks.items():
             self._run.write("plan.json", to_json(stack.plan), stack=name)
+        self.outcome = Outcome(recipe, forecast, notes=self._gang.notes)
         measure = recipe.measure
         self._show.begin(len(recipe.seeds) * len(recipe.stacks) * (measure.warmup + measure.blocks * measure.steps))
-        trained = [result for seed in recipe.seeds for result in self._train(seed, forecast)]
+        for seed in recipe.seeds:
+            self._train(seed, self.outcome)
         self._show.end()
-        return Outcome(recipe, forecast, tuple(trained), self._gang.notes)
+        return self.outcome
 
     # -- the warm-up ------------------------------------------------------------------------------------------------------
 
@@ -129,12 +77,13 @@ class _Execution:
 
     # -- training ---------------------------------------------------------------------------------------------------------
 
-    def _train(self, seed: int, forecast: Forecast) -> list[Trained]:
+    def _train(self, seed: int, outcome: Outcome) -> None:
         """Train every stack from `seed`, in blocks of a balanced shuffle."""
-        recipe, measure = self._recipe, self._recipe.measure
+        recipe, measure, forecast = self._recipe, self._recipe.measure, outcome.forecast
         results = {name: Trained(name, seed) for name in recipe.stacks}
+        outcome.trained.extend(results.values())
         for name in recipe.stacks:
-            self._in(name, session.load, self._job(name, seed, forecast))
+            self._in((name, seed), session.load, self._job(name, seed, forecast))
             self._judge(results[name])
         for name in recipe.stacks:
             self._block(results[name], None, measure.warmup, forecast)
@@ -144,7 +93,6 @@ class _Execution:
                 self._judge(results[name])
         for name in recipe.stacks:
             self._finish(results[name])
-        return list(results.values())
 
     def _job(self, name: str, seed: int, forecast: Forecast) -> StackJob:
         stack = self._recipe.stacks[name]
@@ -155,8 +103,9 @@ class _Execution:
         """Run one block of a stack and keep what it did; `block` None is the warm-up, which is trained but not timed."""
         if steps == 0:
             return
-        ranks: list[Block] = self._in(trained.stack, session.run_block, trained.stack, trained.seed, steps, block=block)
-        _refuse_differences(trained.stack, ranks)
+        key = (trained.stack, trained.seed)
+        ranks: list[Block] = self._in(key, session.run_block, *key, steps, block=block)
+        _refuse_differences(self._cell(key, block), ranks)
         # A step ends when its slowest rank does; the loss of a step is the mean over ranks, whose batches differ.
         times = [max(each) for each in zip(*(rank.step_times_s for rank in ranks), strict=True)]
         losses = [fmean(each) for each in zip(*(rank.losses for rank in ranks), strict=True)]
@@ -174,7 +123,8 @@ class _Execution:
         self._done += steps
 
     def _judge(self, trained: Trained) -> None:
-        figures = self._in(trained.stack, session.evaluate, trained.stack, trained.seed)[0]
+        key = (trained.stack, trained.seed)
+        figures = self._in(key, session.evaluate, *key)[0]
         clock, step = (trained.clock_s or [0.0])[-1], len(trained.losses)
         trained.judged.append((clock, figures["loss"], figures["accuracy"]))
         self._run.stack(trained.stack, trained.seed).log_values(
@@ -184,17 +134,28 @@ class _Execution:
     def _finish(self, trained: Trained) -> None:
         """Take the timeline, check that all ranks hold the same parameters, and free the stack."""
         key = (trained.stack, trained.seed)
-        trained.timeline = self._in(trained.stack, session.timeline, *key)[0]
-        prints = self._in(trained.stack, session.fingerprint, *key)
+        trained.timeline = self._in(key, session.timeline, *key)[0]
+        prints = self._in(key, session.fingerprint, *key)
         odd = [rank for rank, value in enumerate(prints) if value != prints[0]]
         if odd:
-            message = f"stack {trained.stack}: after training, rank {odd[0]} holds other parameters than rank 0"
+            message = f"{self._cell(key)}: after training, rank {odd[0]} holds other parameters than rank 0"
             raise RunError(message, code="E611", hint="the techniques of this stack do not do the same on every rank")
-        self._in(trained.stack, session.forget, *key)
+        self._in(key, session.forget, *key)
 
-    def _in(self, stack: str, function: Any, *args: Any, block: int | None = None) -> list[Any]:
-        """Call a function of the session on every rank; a failure names the stack."""
-        where = stack if block is None else f"{stack}, block {block + 1} of {self._recipe.measure.blocks}"
+    def _cell(self, key: tuple[str, int], block: int | None = None) -> str:
+        """Name a cell of the experiment, as the user knows it: its stack, its seed where there are several, its block."""
+        stack, seed = key
+        parts = [f"stack {stack}"]
+        if len(self._recipe.seeds) > 1:
+            parts.append(f"seed {seed}")
+        if block is not None:
+            parts.append(f"block {block + 1} of {self._recipe.measure.blocks}")
+        return ", ".join(parts)
+
+    def _in(self, key: tuple[str, int], function: Any, *args: Any, block: int | None = None) -> list[Any]:
+        """Call a function of the session on every rank; a failure names the cell."""
+        cell = self._cell(key, block)
+        where = cell.removeprefix("stack ")
 
         def on_event(rank: int, event: Any) -> None:
             if isinstance(event, Progressed):
@@ -203,7 +164,7 @@ class _Execution:
         try:
             return self._gang.call(function, *args, on_event=on_event)
         except OrchError as error:
-            error.message = f"stack {stack}: {error.message}"
+            error.message = f"{cell}: {error.message}"
             error.args = (error.message,)
             raise
 
@@ -215,10 +176,10 @@ def _subject(recipe: Recipe, stack: str) -> Subject:
     return Subject(recipe.model, recipe.data, recipe.batch_per_worker(stack), optimizer, train.precision)
 
 
-def _refuse_differences(stack: str, ranks: Sequence[Block]) -> None:
+def _refuse_differences(cell: str, ranks: Sequence[Block]) -> None:
     """A run that did not do what its plan says has measured something else: its figures would be about nothing."""
     for rank, block in enumerate(ranks):
         if block.differences:
             more = f" (and {len(block.differences) - 1} more)" if len(block.differences) > 1 else ""
-            message = f"stack {stack}: rank {rank} did not run its plan: {block.differences[0]}{more}"
+            message = f"{cell}: rank {rank} did not run its plan: {block.differences[0]}{more}"
             raise RunError(message, code="E610", hint="report it: the technique or the runtime is at fault")

@@ -1,22 +1,34 @@
-"""One invocation of `orch run`: load, refuse early, open the run, make the gang, execute, keep the results."""
+"""One invocation of `orch run`: load, refuse early, open the run, make the gang, execute, keep the results.
+
+torch is loaded by what executes, and only once workers are on their way; `--simulate` never loads it.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from orch.errors import OrchError
-from orch.experiment.execute import Outcome, execute, refuse
-from orch.experiment.results import StackResult, document, results
+from orch.experiment.outcome import Outcome
+from orch.experiment.predict import Forecast, predict
+from orch.experiment.results import document, results, simulated_document
 from orch.experiment.show import Show
 from orch.experiment.trace import trace
 from orch.gang import make_gang
+from orch.plan import to_json
 from orch.recipe import Recipe, load
 from orch.track.directory import Facts
 from orch.track.settings import runs_root
 from orch.track.tracker import RunLog, Tracker
+
+if TYPE_CHECKING:
+    from orch.experiment.execute import Execution
+
+Document = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -31,49 +43,105 @@ class Invocation:
     track: bool = True
 
 
-@dataclass(frozen=True)
-class Ended:
-    """The figures of a finished run, and the document that `--json` prints."""
+def invoke(asked: Invocation, show: Show) -> Document | None:
+    """Do what was asked and return the results; None on a rank that only works for another. Raises OrchError, RunError.
 
-    found: dict[str, StackResult]
-    document: dict[str, object]
-
-
-def invoke(asked: Invocation, show: Show) -> Ended | None:
-    """Do what was asked; None on a rank that only works for another one. Raises OrchError, RunError."""
+    A run that fails or is interrupted keeps what all its stacks have finished, and says where it is.
+    """
     recipe = load(asked.recipe, asked.overrides)
+    if asked.simulate:
+        return _simulate(recipe, asked)
     on = asked.on or recipe.on
     if on is None:
-        raise OrchError(
-            "nothing says what to run on", code="E605", hint="give --on local, or --simulate to only simulate"
-        )
+        hint = "give --on local, or --simulate to only simulate"
+        raise OrchError("nothing says what to run on", code="E605", hint=hint)
     refuse(recipe)
-    tracker = Tracker(runs_root(asked.runs), enabled=asked.track)
-    with tracker.run(_facts(recipe, asked, on), recipe.resolved(), recipe.origins()) as run:
+    with _tracker(asked).run(_facts(recipe, asked, on), recipe.resolved(), recipe.origins()) as run:
         show.stage(f"{recipe.name}: {len(recipe.stacks)} stacks on {recipe.cluster.world_size} workers, {on}")
-        log_dir = None if run.path is None else run.path / "logs"
-        with make_gang(on, recipe.cluster.world_size, threads=_threads(recipe), log_dir=log_dir) as gang:
-            run.start()
-            outcome = execute(recipe, gang, run, show)
-        return _keep(run, outcome)
+        try:
+            return _run(recipe, on, run, show)
+        except BaseException:
+            show.end()
+            if run.path is not None:
+                show.stage(f"run: {run.path} (not finished; what was done is kept)")
+            raise
 
 
-def _keep(run: RunLog, outcome: Outcome) -> Ended:
-    """Write timelines and results into the run directory, and return them."""
-    found = results(outcome)
-    for name, stack in outcome.forecast.stacks.items():
+def refuse(recipe: Recipe) -> None:
+    """Raise OrchError for a recipe that can be planned but not run, before anything is started."""
+    if recipe.data is None:
+        message = "the recipe names no data, so it can be planned but not run"
+        raise OrchError(message, code="E604", hint="add data: (orch list data), or --simulate")
+    if not recipe.model.runs:
+        message = f"model {recipe.model.name} has only a profile: it can be planned, not run"
+        raise OrchError(message, code="E604", hint="models that run: orch list models; or --simulate")
+    for stack in recipe.stacks.values():
+        if stack.train.precision == "fp16":
+            message = f"stack {stack.name}: fp16 training needs loss scaling, which orch does not have"
+            raise OrchError(message, code="E604", hint="use precision: bf16")
+
+
+def _simulate(recipe: Recipe, asked: Invocation) -> Document:
+    """Predict every stack and keep that as a run."""
+    with _tracker(asked).run(_facts(recipe, asked, None), recipe.resolved(), recipe.origins()) as run:
+        run.start()
+        forecast = predict(recipe)
+        _keep_plans(run, forecast)
+        _keep_traces(run, forecast, None)
+        return _finish(run, simulated_document(forecast))
+
+
+def _run(recipe: Recipe, on: str, run: RunLog, show: Show) -> Document:
+    log_dir = None if run.path is None else run.path / "logs"
+    with make_gang(on, recipe.cluster.world_size, threads=_threads(recipe), log_dir=log_dir) as gang:
+        from orch.experiment.execute import Execution
+
+        run.start()
+        execution = Execution(recipe, gang, run, show)
+        try:
+            outcome = execution.all()
+        except BaseException as error:
+            _keep_part(run, execution, error)
+            raise
+    _keep_traces(run, outcome.forecast, outcome)
+    return _finish(run, document(outcome, results(outcome), "measured"))
+
+
+def _keep_part(run: RunLog, execution: Execution, error: BaseException) -> None:
+    """Keep the figures of the blocks that all stacks finished before `error`, marked as not the whole."""
+    outcome = None if execution.outcome is None else execution.outcome.comparable()
+    if outcome is not None:
+        figures = document(outcome, results(outcome), "measured")
+        reason = str(error) or type(error).__name__
+        run.write("results.json", figures | {"complete": False, "notes": [*outcome.notes, f"not finished: {reason}"]})
+
+
+def _keep_plans(run: RunLog, forecast: Forecast) -> None:
+    for name, stack in forecast.stacks.items():
+        run.write("plan.json", to_json(stack.plan), stack=name)
+
+
+def _keep_traces(run: RunLog, forecast: Forecast, outcome: Outcome | None) -> None:
+    """Write each stack's timelines: predicted, and as rank 0 recorded it."""
+    for name, stack in forecast.stacks.items():
         lanes = {f"{name}, predicted": stack.timeline}
-        measured = outcome.of(name)[0].timeline
+        measured = None if outcome is None else outcome.of(name)[0].timeline
         if measured is not None:
             lanes[f"{name}, rank 0"] = measured
         run.write("trace.json", trace(lanes), stack=name)
-    figures = document(outcome, found, "measured")
-    run.finish(figures)
-    figures |= {"run_dir": str(run.path) if run.path else None, "parent_run_id": run.parent_run_id}
-    return Ended(found, figures)
 
 
-def _facts(recipe: Recipe, asked: Invocation, on: str) -> Facts:
+def _finish(run: RunLog, figures: Mapping[str, Any]) -> Document:
+    run.finish(dict(figures) | {"complete": True})
+    run_dir = str(run.path) if run.path else None
+    return dict(figures) | {"complete": True, "run_dir": run_dir, "parent_run_id": run.parent_run_id}
+
+
+def _tracker(asked: Invocation) -> Tracker:
+    return Tracker(runs_root(asked.runs), enabled=asked.track)
+
+
+def _facts(recipe: Recipe, asked: Invocation, on: str | None) -> Facts:
     return Facts(
         recipe.name,
         "simulated" if asked.simulate else "measured",
@@ -82,7 +150,7 @@ def _facts(recipe: Recipe, asked: Invocation, on: str) -> Facts:
         baseline=recipe.baseline.name,
         command=tuple(sys.argv),
         origin=str(recipe.path),
-        extra={"on": on},
+        extra={} if on is None else {"on": on},
     )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from orch.experiment.execute import Outcome, Trained
-from orch.experiment.predict import StackForecast
+from orch.experiment.outcome import Outcome, Trained
+from orch.experiment.predict import Forecast, StackForecast
 from orch.experiment.quality import at_time, smoothed, time_to
 from orch.experiment.statistics import Speedup, Summary, compare, compare_all, summary
 from orch.recipe.schema import Target
@@ -44,7 +44,10 @@ class StackResult:
 
 
 def results(outcome: Outcome) -> dict[str, StackResult]:
-    """Return the figures of every stack, pooled over blocks and seeds, in the recipe's order."""
+    """Return the figures of every stack, pooled over blocks and seeds, in the recipe's order.
+
+    The outcome must be comparable: `Outcome.comparable` says what of an unfinished one is.
+    """
     recipe = outcome.recipe
     times = {name: [t for run in outcome.of(name) for t in run.block_times_s] for name in recipe.stacks}
     baseline = recipe.baseline.name
@@ -102,14 +105,30 @@ def median_prediction_error(found: Mapping[str, StackResult]) -> float:
 def document(outcome: Outcome, found: Mapping[str, StackResult], mode: str) -> dict[str, object]:
     """Return the results as plain data, with the keys that `orch run --json` promises."""
     return {
-        "experiment": outcome.recipe.name,
-        "mode": mode,
-        "workers": outcome.recipe.cluster.world_size,
-        "baseline": outcome.recipe.baseline.name,
-        "ceiling": {"step_time_s": outcome.forecast.ceiling_s},
+        **_head(outcome.forecast, mode),
         "median_prediction_error": median_prediction_error(found),
         "notes": list(outcome.notes),
         "stacks": {name: _stack_document(result) for name, result in found.items()},
+    }
+
+
+def simulated_document(forecast: Forecast) -> dict[str, object]:
+    """Return predictions in the form of results; what only a real run can know is None."""
+    return {
+        **_head(forecast, "simulated"),
+        "median_prediction_error": None,
+        "notes": [],
+        "stacks": {name: _simulated_stack(forecast, stack) for name, stack in forecast.stacks.items()},
+    }
+
+
+def _head(forecast: Forecast, mode: str) -> dict[str, object]:
+    return {
+        "experiment": forecast.recipe,
+        "mode": mode,
+        "workers": forecast.cluster.world_size,
+        "baseline": forecast.baseline,
+        "ceiling": {"step_time_s": forecast.ceiling_s, "speedup": forecast.ceiling_speedup},
     }
 
 
@@ -130,7 +149,43 @@ def _stack_document(result: StackResult) -> dict[str, object]:
         "time_to_target_s": quality.time_to_target_s,
         "payload_bytes_per_worker": result.payload_bytes,
         "wire_bytes_per_worker": result.forecast.footprint.wire,
-        "note": "" if result.speedup.distinguishable else str(result.speedup),
+        "note": _note(result.speedup),
         "lossless": result.forecast.lossless,
         "conformant": True,  # a stack that was not has ended the run
     }
+
+
+def _simulated_stack(forecast: Forecast, stack: StackForecast) -> dict[str, object]:
+    band = stack.step_time_s
+    return {
+        "step_time_s": {"median": band.median, "lo": band.lo, "hi": band.hi},
+        "predicted_step_time_s": band.median,
+        "prediction_error": None,
+        "speedup": {
+            "over": forecast.baseline,
+            "median": forecast.speedup(stack.name),
+            "lo": None,
+            "hi": None,
+            "level": None,
+            "n": 0,
+            "method": "simulated",
+            "distinguishable": None,
+        },
+        "loss": None,
+        "accuracy": None,
+        "at_equal_time": None,
+        "time_to_target_s": None,
+        "payload_bytes_per_worker": stack.footprint.payload,
+        "wire_bytes_per_worker": stack.footprint.wire,
+        "note": f"rests on {stack.step_time_s.basis}",
+        "lossless": stack.lossless,
+        "conformant": None,
+    }
+
+
+def _note(speedup: Speedup) -> str:
+    """Say what a cell of a table has no room for: why nothing can be told, and which blocks are odd."""
+    if not speedup.distinguishable:
+        return str(speedup)
+    odd = ", ".join(str(block + 1) for block in speedup.outliers)
+    return f"far from the others: block {odd}" if odd else ""

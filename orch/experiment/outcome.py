@@ -1,0 +1,66 @@
+"""What a run found out, as plain values that need no torch to be read, compared and drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from orch.experiment.predict import Forecast
+from orch.plan.timeline import Timeline
+from orch.recipe import Recipe
+
+
+@dataclass
+class Trained:
+    """What one stack did under one seed: per step its loss and seconds, per block its step time, and its curves.
+
+    `clock_s` [steps] is the stack's own clock at the end of each step; `judged` holds (clock_s, loss, accuracy) on
+    held-out data before the first step and after every block.
+    """
+
+    stack: str
+    seed: int
+    losses: list[float] = field(default_factory=list)
+    clock_s: list[float] = field(default_factory=list)
+    block_times_s: list[float] = field(default_factory=list)
+    judged: list[tuple[float, float, float]] = field(default_factory=list)
+    payload_bytes: list[float] = field(default_factory=list)
+    timeline: Timeline | None = None
+
+    def first(self, blocks: int, steps: int) -> Trained:
+        """Return the first `blocks` blocks of this training, which end with step `steps`."""
+        return replace(
+            self,
+            losses=self.losses[:steps],
+            clock_s=self.clock_s[:steps],
+            block_times_s=self.block_times_s[:blocks],
+            judged=self.judged[: blocks + 1],
+            payload_bytes=self.payload_bytes[:blocks],
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run has found out so far; `trained` grows with each seed that begins."""
+
+    recipe: Recipe
+    forecast: Forecast
+    trained: list[Trained] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
+
+    def of(self, stack: str) -> list[Trained]:
+        """Return the trainings of one stack, by seed."""
+        return [trained for trained in self.trained if trained.stack == stack]
+
+    def comparable(self) -> Outcome | None:
+        """Return the part in which every stack has done the same blocks, so that they can be paired; None for none.
+
+        All of a finished run; of one that was cut short, the seeds in which every stack has finished a block, up to the
+        last block that all have finished.
+        """
+        measure, kept = self.recipe.measure, list[Trained]()
+        for seed in dict.fromkeys(trained.seed for trained in self.trained):
+            runs = [trained for trained in self.trained if trained.seed == seed]
+            blocks = min(len(trained.block_times_s) for trained in runs)
+            if blocks and len(runs) == len(self.recipe.stacks):
+                kept += [trained.first(blocks, measure.warmup + blocks * measure.steps) for trained in runs]
+        return replace(self, trained=kept) if kept else None
