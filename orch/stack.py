@@ -107,20 +107,19 @@ def apply(
 
     `members` come from `arrange`. `step_time_s` predicts a plan; without it the reports give no times.
     """
-    check(plan)
     reports: list[PassReport] = []
     time = None if step_time_s is None else step_time_s(plan)
-    for member in members:
-        new = _passed(plan, member, context)
+    size = payload_bytes(plan)
+    for place, member in enumerate(members):
+        new = _passed(plan, member, context, finished=place == len(members) - 1)
         changed = new is not plan and new != plan
         times = None
         if step_time_s is not None and time is not None:
             after = step_time_s(new) if changed and not _holds_aggregate(new) else time
             times, time = (time, after), after
-        sizes = (payload_bytes(plan), payload_bytes(new))
-        reports.append(PassReport(member.name, (_tasks(plan), _tasks(new)), sizes, times, changed))
+        before, size = size, payload_bytes(new) if changed else size
+        reports.append(PassReport(member.name, (_tasks(plan), _tasks(new)), (before, size), times, changed))
         plan = new
-    check(plan, finished=True)
     return plan, reports
 
 
@@ -130,9 +129,9 @@ def payload_bytes(plan: Plan) -> float:
     return total / plan.period
 
 
-def _passed(plan: Plan, member: Member, context: Context) -> Plan:
+def _passed(plan: Plan, member: Member, context: Context, *, finished: bool) -> Plan:
     try:
-        return check(member.technique.rewrite(plan, context, member.config))
+        return check(member.technique.rewrite(plan, context, member.config), finished=finished)
     except OrchError as error:
         error.message = f"technique {member.name}: {error.message}"
         error.args = (error.message,)

@@ -120,7 +120,10 @@ class Context:
         from orch.plan.buffers import ITEM_SIZE
 
         op: Collective = send.op  # type: ignore[assignment]
-        if all(segment.is_gradient for segment in op.buffer.segments):
+        segments = op.buffer.segments
+        if len(segments) == 1 and segments[0].is_gradient:
+            return segments[0].nbytes
+        if all(segment.is_gradient for segment in segments):
             return op.buffer.nbytes
         return ITEM_SIZE[self.gradient_dtype] * sum(self.numel(tensor) for tensor in op.tensors)
 

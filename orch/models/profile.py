@@ -154,6 +154,11 @@ class Profile:
         Modules run in reverse forward order. A tensor is ready once the last of its modules in backward has ended, and
         never before a tensor that stands ahead of it in `ready_order`.
         """
+        return self._segments
+
+    @cached_property
+    def _segments(self) -> tuple[Segment, ...]:
+        # Every stack of a recipe draws its plan from the same profile.
         backward = self.modules[::-1]
         last = len(backward) - 1
         cuts: list[tuple[int, list[Tensor]]] = []

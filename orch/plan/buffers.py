@@ -50,8 +50,13 @@ class Buffer(Value):
     @property
     def nbytes(self) -> int:
         """Size in bytes, padding included."""
-        total = sum(segment.nbytes for segment in self.segments)
-        unit = self.pad_to * max((ITEM_SIZE[segment.dtype] for segment in self.segments), default=1)
+        total, largest = 0, 1
+        for segment in self.segments:
+            size = ITEM_SIZE[segment.dtype]
+            total += segment.numel * size
+            if size > largest:
+                largest = size
+        unit = self.pad_to * largest
         return -(-total // unit) * unit
 
     @property

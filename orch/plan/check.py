@@ -24,62 +24,60 @@ def check(plan: Plan, *, finished: bool = False) -> Plan:
     """
     if not plan.steps:
         raise PlanError(f"plan {plan.name!r} has no steps")
+    layouts: dict[str, Buffer] = {}
     for index, step in enumerate(plan.steps):
         _check_order(plan, step, plan.steps[index - 1])
         _check_gradients(plan, index)
-        for task in step:
+        for task in step.tasks:
             if isinstance(task.op, Collective):
                 _check_collective(task, finished)
-    _check_layouts(plan)
-    return plan
-
-
-def _check_layouts(plan: Plan) -> None:
-    """The runtime makes one buffer a name, and a record is read by names: two layouts must not share one."""
-    layouts: dict[str, Buffer] = {}
-    for step in plan.steps:
-        for task in step:
-            if isinstance(task.op, Collective):
+                # The runtime makes one buffer a name, and a record is read by names: two layouts must not share one.
                 buffer = task.op.buffer
                 if layouts.setdefault(buffer.name, buffer) != buffer:
                     raise PlanError(f"task {task.name!r}: buffer {buffer.name!r} has two layouts")
+    return plan
 
 
 def _check_order(plan: Plan, step: Step, previous: Step) -> None:
     seen: set[str] = set()
-    before = {task.name for task in previous}
+    before: set[str] | None = None
     roles, groups = plan.roles, plan.groups
-    for task in step:
-        if task.name in seen:
-            raise PlanError(f"task {task.name!r} appears twice in one step")
-        for name in task.after:
-            if name not in seen:
-                raise PlanError(f"task {task.name!r} waits for {name!r}, which does not stand before it in the step")
-        for name in task.after_previous:
-            if name not in before:
-                raise PlanError(f"task {task.name!r} waits for {name!r} of the previous step, which has no such task")
+    for task in step.tasks:
+        name = task.name
+        if name in seen:
+            raise PlanError(f"task {name!r} appears twice in one step")
+        if not seen.issuperset(task.after):
+            odd = next(other for other in task.after if other not in seen)
+            raise PlanError(f"task {name!r} waits for {odd!r}, which does not stand before it in the step")
+        if task.after_previous:
+            before = {other.name for other in previous.tasks} if before is None else before
+            for odd in task.after_previous:
+                if odd not in before:
+                    raise PlanError(f"task {name!r} waits for {odd!r} of the previous step, which has no such task")
         if task.role not in roles:
-            raise PlanError(f"task {task.name!r} has role {task.role!r}; the plan knows {', '.join(roles)}")
+            raise PlanError(f"task {name!r} has role {task.role!r}; the plan knows {', '.join(roles)}")
         if task.group not in groups:
-            raise PlanError(f"task {task.name!r} has group {task.group!r}; the plan knows {', '.join(groups)}")
+            raise PlanError(f"task {name!r} has group {task.group!r}; the plan knows {', '.join(groups)}")
         if task.lag not in (0, 1):
-            raise PlanError(f"task {task.name!r} has lag {task.lag}; allowed are 0 and 1")
-        seen.add(task.name)
+            raise PlanError(f"task {name!r} has lag {task.lag}; allowed are 0 and 1")
+        seen.add(name)
 
 
 def _check_collective(task: Task, finished: bool) -> None:
     op = task.op
     assert isinstance(op, Collective)
-    names = [segment.name for segment in op.buffer.segments]
-    if not names:
+    segments = op.buffer.segments
+    if not segments:
         raise PlanError(f"task {task.name!r} carries nothing")
-    if len(set(names)) != len(names):
+    if len(segments) > 1 and len({segment.name for segment in segments}) != len(segments):
         raise PlanError(f"task {task.name!r} carries a segment twice")
-    for segment in op.buffer.segments:
+    for segment in segments:
         if segment.dtype not in ITEM_SIZE:
             raise PlanError(f"task {task.name!r}: segment {segment.name!r} has unknown dtype {segment.dtype!r}")
-    if isinstance(op, AllReduce | ReduceScatter) and len({segment.dtype for segment in op.buffer.segments}) > 1:
-        raise PlanError(f"task {task.name!r} reduces segments of different dtypes")
+    if isinstance(op, AllReduce | ReduceScatter):
+        first = segments[0].dtype
+        if any(segment.dtype != first for segment in segments):
+            raise PlanError(f"task {task.name!r} reduces segments of different dtypes")
     if finished and isinstance(op, Aggregate):
         raise PlanError(f"task {task.name!r}: no exchange aggregates this payload")
 

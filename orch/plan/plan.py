@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from orch.plan.buffers import Buffer, Group
 from orch.plan.operations import Aggregate, Collective, Operation, Update
@@ -56,15 +57,21 @@ class Step:
         """Return the tasks whose operation is a `kind`, in order."""
         return tuple(task for task in self.tasks if isinstance(task.op, kind))
 
+    @cached_property
     def depths(self) -> tuple[int, ...]:
-        """Return, for each task, how many collectives its longest chain of predecessors holds."""
+        """For each task, how many collectives its longest chain of predecessors holds."""
         after_it: dict[str, int] = {}
         result: list[int] = []
         for task in self.tasks:
-            depth = max((after_it.get(name, 0) for name in task.after), default=0)
+            depth = 0
+            for name in task.after:
+                if after_it.get(name, 0) > depth:
+                    depth = after_it[name]
             result.append(depth)
-            if depth or isinstance(task.op, Collective):
-                after_it[task.name] = depth + isinstance(task.op, Collective)
+            if isinstance(task.op, Collective):
+                after_it[task.name] = depth + 1
+            elif depth:
+                after_it[task.name] = depth
         return tuple(result)
 
     def waves(self) -> tuple[tuple[Task, ...], ...]:
@@ -74,7 +81,7 @@ class Step:
         predecessor.
         """
         waves: list[list[Task]] = []
-        for task, depth in zip(self.tasks, self.depths(), strict=True):
+        for task, depth in zip(self.tasks, self.depths, strict=True):
             if isinstance(task.op, Collective) and not isinstance(task.op, Aggregate):
                 while len(waves) <= depth:
                     waves.append([])
@@ -87,10 +94,11 @@ class Step:
         What needs nothing from the network stands first, so the compute stream never waits for a collective while it
         could go on with backward; and what follows the first wave of collectives stands before what follows the second.
         """
-        depths = self.depths()
-        order = sorted(range(len(self.tasks)), key=depths.__getitem__)
-        tasks = tuple(self.tasks[index] for index in order)
-        return self if tasks == self.tasks else Step(tasks)
+        depths = self.depths
+        order = sorted(range(len(depths)), key=depths.__getitem__)
+        if all(index == place for place, index in enumerate(order)):
+            return self
+        return Step(tuple(self.tasks[index] for index in order))
 
     def replace(self, changes: Mapping[str, Sequence[Task]]) -> Step:
         """Return the step with each named task replaced by a sequence; dependents wait for the last one of it.
@@ -138,7 +146,7 @@ class Step:
 
 
 def _renamed(task: Task, names: Mapping[str, str], keep: str = "") -> Task:
-    if not any(name in names for name in (*task.after, *task.after_previous)):
+    if names.keys().isdisjoint(task.after) and names.keys().isdisjoint(task.after_previous):
         return task
     after, previous = (
         tuple(dict.fromkeys(name if name == keep else names.get(name, name) for name in names_of))

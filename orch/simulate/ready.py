@@ -20,13 +20,15 @@ def ready_times(plan: Plan, step: int, cluster: Cluster) -> dict[str, float]:
     starts: dict[str, float] = {}
     ends: dict[str, float] = {}
     compute = 0.0
-    for task in plan.steps[step]:
-        start = max((ends[name] for name in task.after), default=0.0)
-        free = isinstance(task.op, Collective)
+    for task in plan.steps[step].tasks:
+        start = compute if task.stream == COMPUTE else 0.0
+        for name in task.after:
+            if ends[name] > start:
+                start = ends[name]
+        end = start
+        if not isinstance(task.op, Collective):
+            end += task.op.cost_s(cluster, spans[task.group])
+        starts[task.name], ends[task.name] = start, end
         if task.stream == COMPUTE:
-            start = max(start, compute)
-        starts[task.name] = start
-        ends[task.name] = start if free else start + task.op.cost_s(cluster, spans[task.group])
-        if task.stream == COMPUTE:
-            compute = ends[task.name]
+            compute = end
     return starts

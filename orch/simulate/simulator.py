@@ -6,13 +6,14 @@ when that holds on every rank of its group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from orch.plan import Collective, Plan, Step
+from orch.plan import Collective, Plan
 from orch.plan.plan import COMPUTE
 from orch.plan.timeline import Timeline
 from orch.simulate.fluid import share
@@ -28,46 +29,58 @@ def simulate(plan: Plan, cluster: Cluster, *, iterations: int | None = None, see
     device.
     """
     iterations = 2 + 2 * plan.period if iterations is None else iterations
-    programs = tuple(_program(plan, index, cluster) for index in range(plan.period))
+    streams: dict[str, int] = {COMPUTE: 0}
+    programs = tuple(_program(plan, index, cluster, streams) for index in range(plan.period))
     if cluster.sharing is not None:
-        return share(plan, [program.durations for program in programs], cluster.sharing, iterations)
+        durations = [[row.seconds for row in program.rows] for program in programs]
+        return share(plan, durations, cluster.sharing, iterations)
     if _ranks_differ(plan, cluster):
-        return _evaluate(plan, programs, iterations, _Ranks(plan, cluster, seed))
-    return _evaluate(plan, programs, iterations, _Alike())
+        return _Ranks(plan, cluster, seed).run(programs, len(streams), iterations)
+    return _alike(plan, programs, len(streams), iterations)
+
+
+class _Row(NamedTuple):
+    """A task with names resolved to numbers: its stream, seconds alone, and predecessors in this and the last step."""
+
+    stream: int
+    seconds: float
+    after: tuple[int, ...]
+    previous: tuple[int, ...]
+    lag: int
 
 
 @dataclass(frozen=True)
 class _Program:
-    """A step with names resolved to numbers: per task its stream, seconds, and predecessors in this and the previous
-    step.
-    """
+    """A step as rows, and the rows whose ends somebody waits for: in this step or in the next one."""
 
-    step: Step
-    streams: list[int]
-    durations: list[float]
-    after: list[list[int]]
-    after_previous: list[list[int]]
-    on_device: list[bool]
+    rows: list[_Row]
+    awaited: set[int]
+    kept: set[int]
 
 
-def _program(plan: Plan, index: int, cluster: Cluster) -> _Program:
-    step, previous = plan.steps[index], plan.steps[index - 1]
+def _program(plan: Plan, index: int, cluster: Cluster, streams: dict[str, int]) -> _Program:
+    step, previous, following = plan.steps[index], plan.steps[index - 1], plan.steps[(index + 1) % plan.period]
     names = {task.name: position for position, task in enumerate(step.tasks)}
-    before = (
-        {task.name: position for position, task in enumerate(previous.tasks)}
-        if any(task.after_previous for task in step)
-        else {}
-    )
-    numbers: dict[str, int] = {}
+    before = {task.name: position for position, task in enumerate(previous.tasks)} if _looks_back(step) else {}
     spans = {name: cluster.span(group.blocks[0]) for name, group in plan.groups.items()}
-    return _Program(
-        step,
-        [numbers.setdefault(task.stream, len(numbers)) for task in step.tasks],
-        [task.op.cost_s(cluster, spans[task.group]) for task in step.tasks],
-        [[names[name] for name in task.after] for task in step.tasks],
-        [[before[name] for name in task.after_previous] for task in step.tasks],
-        [task.op.on_device for task in step.tasks],
-    )
+    none: tuple[int, ...] = ()
+    rows = [
+        _Row(
+            streams.setdefault(task.stream, len(streams)),
+            task.op.cost_s(cluster, spans[task.group]),
+            tuple([names[name] for name in task.after]) if task.after else none,
+            tuple([before[name] for name in task.after_previous]) if task.after_previous else none,
+            task.lag,
+        )
+        for task in step.tasks
+    ]
+    awaited = {other for row in rows for other in row.after}
+    kept = {names[name] for task in following.tasks for name in task.after_previous}
+    return _Program(rows, awaited | kept, kept)
+
+
+def _looks_back(step: Any) -> bool:
+    return any(task.after_previous for task in step.tasks)
 
 
 def _ranks_differ(plan: Plan, cluster: Cluster) -> bool:
@@ -75,41 +88,50 @@ def _ranks_differ(plan: Plan, cluster: Cluster) -> bool:
     return not same_work or bool(cluster.jitter) or cluster.uneven
 
 
-class _Alike:
+def _alike(plan: Plan, programs: Sequence[_Program], num_streams: int, iterations: int) -> Timeline:
     """All ranks do the same at the same time, so one stands for all and times are plain floats."""
-
-    maximum: Callable[[Any, Any], Any] = staticmethod(max)
-
-    def begin(self, iteration: int) -> None:
-        """Nothing varies."""
-
-    def stretched(self, seconds: float) -> Any:
-        return seconds
-
-    def meet(self, start: Any, group: str) -> Any:
-        return start
-
-    def within(self, role: str, inside: Any, outside: Any) -> Any:
-        return inside
-
-    def seen(self, time: Any) -> float:
-        return float(time)
-
-    def latest(self, time: Any) -> float:
-        return float(time)
+    free = [0.0] * num_streams
+    starts: list[list[float]] = []
+    ends: list[list[float]] = []
+    boundaries: list[float] = []
+    previous: list[float] = []
+    for iteration in range(iterations):
+        begun: list[float] = []
+        ended: list[float] = []
+        for stream, seconds, after, behind, lag in programs[iteration % plan.period].rows:
+            if lag and not iteration:
+                # Nothing of an earlier step is left to finish; NaN never wins a comparison, so nobody waits for it.
+                begun.append(math.nan)
+                ended.append(math.nan)
+                continue
+            start = free[stream]
+            for other in after:
+                if ended[other] > start:
+                    start = ended[other]
+            if behind and iteration:
+                for other in behind:
+                    if previous[other] > start:
+                        start = previous[other]
+            end = start + seconds
+            free[stream] = end
+            begun.append(start)
+            ended.append(end)
+        starts.append(begun)
+        ends.append(ended)
+        boundaries.append(free[0])
+        previous = ended
+    return _timeline(plan, starts, ends, boundaries)
 
 
 class _Ranks:
     """Times are arrays [world_size] where ranks differ, floats where they met."""
 
-    maximum: Callable[[Any, Any], Any] = staticmethod(np.maximum)
-
     def __init__(self, plan: Plan, cluster: Cluster, seed: int) -> None:
+        self._plan = plan
         self._world = plan.world_size
         self._slowness = 1.0 / np.asarray(cluster.speeds(), dtype=np.float64)
         self._jitter = cluster.jitter
         self._random = np.random.default_rng(seed)
-        self._factor = self._slowness
         self._members = {
             name: np.isin(np.arange(self._world), ranks)
             for name, ranks in plan.roles.items()
@@ -117,15 +139,69 @@ class _Ranks:
         }
         self._blocks = {name: [np.asarray(block) for block in group.blocks] for name, group in plan.groups.items()}
 
-    def begin(self, iteration: int) -> None:
-        """Draw how slow each rank is in this iteration: log-normal around its own speed."""
-        if self._jitter:
-            self._factor = self._slowness * np.exp(self._jitter * self._random.standard_normal(self._world))
+    def run(self, programs: Sequence[_Program], num_streams: int, iterations: int) -> Timeline:
+        """Return the timeline of rank 0; boundaries are those of the slowest rank."""
+        free: list[Any] = [0.0] * num_streams
+        starts: list[list[float]] = []
+        ends: list[list[float]] = []
+        boundaries: list[float] = []
+        previous: dict[int, Any] = {}
+        for iteration in range(iterations):
+            program = programs[iteration % self._plan.period]
+            begun, ended, awaited = self._step(iteration, program, free, previous)
+            starts.append(begun)
+            ends.append(ended)
+            boundaries.append(float(np.max(free[0])))
+            previous = {place: awaited[place] for place in program.kept if place in awaited}
+        return _timeline(self._plan, starts, ends, boundaries)
 
-    def stretched(self, seconds: float) -> Any:
-        return seconds * self._factor
+    def _step(
+        self, iteration: int, program: _Program, free: list[Any], previous: dict[int, Any]
+    ) -> tuple[list[float], list[float], dict[int, Any]]:
+        """Run one step: move `free` on, and return rank 0's starts and ends, and on all ranks the ends that count.
 
-    def meet(self, start: Any, group: str) -> Any:
+        Only ends that some task waits for are kept: an array a task would be gigabytes at 65,536 ranks.
+        """
+        factor = self._drawn()
+        begun: list[float] = []
+        ended: list[float] = []
+        awaited: dict[int, Any] = {}
+        tasks = self._plan.steps[iteration % self._plan.period].tasks
+        for place, (task, row) in enumerate(zip(tasks, program.rows, strict=True)):
+            if row.lag and not iteration:
+                begun.append(math.nan)
+                ended.append(math.nan)
+                continue
+            before = start = free[row.stream]
+            for other in row.after:
+                if other in awaited:
+                    start = np.maximum(start, awaited[other])
+            for other in row.previous:
+                if other in previous:
+                    start = np.maximum(start, previous[other])
+            if task.op.on_device:
+                end = start + row.seconds * factor
+            else:
+                start = self._meet(start, task.group) if isinstance(task.op, Collective) else start
+                end = start + row.seconds
+            members = self._members.get(task.role)
+            if members is not None:
+                end = np.where(members, end, before)
+            free[row.stream] = end
+            if place in program.awaited:
+                awaited[place] = end
+            takes_part = members is None or bool(members[0])
+            begun.append(_first(start) if takes_part else math.nan)
+            ended.append(_first(end) if takes_part else math.nan)
+        return begun, ended, awaited
+
+    def _drawn(self) -> Any:
+        """Return how slow each rank is in this iteration: log-normal around its own speed."""
+        if not self._jitter:
+            return self._slowness
+        return self._slowness * np.exp(self._jitter * self._random.standard_normal(self._world))
+
+    def _meet(self, start: Any, group: str) -> Any:
         if np.ndim(start) == 0:
             return start
         blocks = self._blocks[group]
@@ -136,56 +212,11 @@ class _Ranks:
             result[block] = start[block].max()
         return result
 
-    def within(self, role: str, inside: Any, outside: Any) -> Any:
-        members = self._members.get(role)
-        return inside if members is None else np.where(members, inside, outside)
 
-    def seen(self, time: Any) -> float:
-        return float(time if np.ndim(time) == 0 else time[0])
-
-    def latest(self, time: Any) -> float:
-        return float(np.max(time))
+def _first(time: Any) -> float:
+    return float(time if np.ndim(time) == 0 else time[0])
 
 
-def _evaluate(plan: Plan, programs: Sequence[_Program], iterations: int, ranks: _Alike | _Ranks) -> Timeline:
-    stream_ends: dict[str, Any] = {}
-    previous: list[Any] = []
-    starts, ends, boundaries = [], [], []
-    for iteration in range(iterations):
-        ranks.begin(iteration)
-        program = programs[iteration % plan.period]
-        begun, ended = _iteration(program, stream_ends, previous, ranks)
-        starts.append(np.array([ranks.seen(time) for time in begun]))
-        ends.append(np.array([ranks.seen(time) for time in ended]))
-        boundaries.append(ranks.latest(stream_ends.get(COMPUTE, 0.0)))
-        previous = ended
-    return Timeline(plan, tuple(starts), tuple(ends), np.array(boundaries), "simulated")
-
-
-def _iteration(
-    program: _Program, stream_ends: dict[str, Any], previous: list[Any], ranks: _Alike | _Ranks
-) -> tuple[list[Any], list[Any]]:
-    """Run one step: append each task to its stream, move `stream_ends` on, and return when every task started and
-    ended.
-    """
-    maximum, begun, ended = ranks.maximum, list[Any](), list[Any]()
-    for position, task in enumerate(program.step.tasks):
-        before = stream_ends.get(task.stream, 0.0)
-        start = before
-        for other in program.after[position]:
-            start = maximum(start, ended[other])
-        if previous:
-            for other in program.after_previous[position]:
-                start = maximum(start, previous[other])
-        seconds: Any = program.durations[position]
-        if program.on_device[position]:
-            end = start + ranks.stretched(seconds)
-        else:
-            if isinstance(task.op, Collective):
-                start = ranks.meet(start, task.group)
-            end = start + seconds
-        end = ranks.within(task.role, end, before)
-        stream_ends[task.stream] = end
-        begun.append(start)
-        ended.append(end)
-    return begun, ended
+def _timeline(plan: Plan, starts: list[list[float]], ends: list[list[float]], boundaries: list[float]) -> Timeline:
+    begun, ended = (tuple([np.array(times) for times in lists]) for lists in (starts, ends))
+    return Timeline(plan, begun, ended, np.array(boundaries), "simulated")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from orch.models.profile import Module, Profile
+from orch.models.profile import Module, Profile, Tensor
 from orch.plan import COMPUTE, NET, AllReduce, Backward, Buffer, Forward, Plan, Segment, Task, Update
 
 # Activations are written once by forward; backward reads them and writes as much again (baselines-dp brief, section 5:
@@ -33,18 +33,17 @@ def data_parallel(
     """
     tasks = [Task(f"forward.{module.name}", _forward(module, batch, precision)) for module in profile.modules]
     sends: list[Task] = []
+    numel = 0
     for name, modules, tensors in _backward_tasks(profile):
         tasks.append(Task(name, _backward(modules, tensors, batch, precision)))
-        if world_size > 1:
-            for tensor in tensors:
-                send = _send(tensor, profile, name, gradient_dtype)
-                tasks.append(send)
-                sends.append(send)
-    ready = profile.ready_order
-    numel = sum(profile.tensor(name).numel for name in ready)
-    tasks.append(
-        Task("update", Update(ready, numel, seconds=update_s), COMPUTE, after=tuple(send.name for send in sends))
-    )
+        for tensor in tensors:
+            items = tensor.numel
+            numel += items
+            if world_size > 1:
+                sends.append(_send(tensor.name, items, name, gradient_dtype))
+                tasks.append(sends[-1])
+    after = tuple([send.name for send in sends])
+    tasks.append(Task("update", Update(profile.ready_order, numel, seconds=update_s), COMPUTE, after))
     return Plan.of(profile.name, world_size, tasks)
 
 
@@ -57,7 +56,7 @@ def forward_reads(profile: Profile) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple((f"forward.{name}", tuple(tensors)) for name, tensors in reads.items())
 
 
-def _backward_tasks(profile: Profile) -> Iterable[tuple[str, tuple[Module, ...], tuple[str, ...]]]:
+def _backward_tasks(profile: Profile) -> Iterable[tuple[str, tuple[Module, ...], tuple[Tensor, ...]]]:
     """Backward segments with unique names: each is named after the module that ends it."""
     counts: dict[str, int] = {}
     last = "loss"
@@ -65,7 +64,7 @@ def _backward_tasks(profile: Profile) -> Iterable[tuple[str, tuple[Module, ...],
         last = segment.modules[-1].name if segment.modules else last
         counts[last] = counts.get(last, 0) + 1
         suffix = f"#{counts[last]}" if counts[last] > 1 else ""
-        yield f"backward.{last}{suffix}", segment.modules, tuple(tensor.name for tensor in segment.tensors)
+        yield f"backward.{last}{suffix}", segment.modules, segment.tensors
 
 
 def _forward(module: Module, batch: int, precision: str) -> Forward:
@@ -73,15 +72,15 @@ def _forward(module: Module, batch: int, precision: str) -> Forward:
     return Forward(module.name, module.flops * batch, moved, precision, module.forward_s)
 
 
-def _backward(modules: tuple[Module, ...], tensors: tuple[str, ...], batch: int, precision: str) -> Backward:
+def _backward(modules: tuple[Module, ...], tensors: tuple[Tensor, ...], batch: int, precision: str) -> Backward:
+    names = tuple([tensor.name for tensor in tensors])
     seconds = [module.backward_s for module in modules]
     measured = sum(value for value in seconds if value is not None) if None not in seconds else None
     flops = sum(module.backward_flops for module in modules) * batch
     moved = BACKWARD_BYTES_PER_ELEMENT * sum(module.activation_elements for module in modules) * batch
-    return Backward(modules[-1].name if modules else "", flops, moved, precision, measured, tensors)
+    return Backward(modules[-1].name if modules else "", flops, moved, precision, measured, names)
 
 
-def _send(tensor: str, profile: Profile, ready: str, dtype: str) -> Task:
-    segment = Segment(tensor, profile.tensor(tensor).numel, dtype, tensor)
+def _send(tensor: str, numel: int, ready: str, dtype: str) -> Task:
     name = f"all_reduce.{tensor}"
-    return Task(name, AllReduce(Buffer(name, (segment,))), NET, after=(ready,))
+    return Task(name, AllReduce(Buffer(name, (Segment(tensor, numel, dtype, tensor),))), NET, (ready,))

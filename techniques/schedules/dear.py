@@ -84,16 +84,21 @@ def _split(step: Step, context: Context, config: Config) -> _Half:
     groups: dict[int, list[Task]] = {}
     for task in final:
         groups.setdefault(layers[task.op.tensors[0]], []).append(task)
-    chains = [task for task in step if task.name in behind and not isinstance(task.op, Update)]
+    chains: dict[int, list[Task]] = {}
+    for task in step:
+        if task.name in behind and not isinstance(task.op, Update):
+            chains.setdefault(layers[task.op.tensors[0]], []).append(task)
+    updates = step.of(Update)
     half = _Half(early)
     for number, layer in enumerate(sorted(groups)):
         sends = groups[layer]
         tensors = tuple(dict.fromkeys(tensor for send in sends for tensor in send.op.tensors))
         gathers = [_gather(send, context) for send in sends]
         renamed = {send.name: gather.name for send, gather in zip(sends, gathers, strict=True)}
-        finish = [_late(task, renamed, kept) for task in chains if task.op.tensors[0] in tensors]
-        last = tuple(task.name for task in finish) or tuple(gather.name for gather in gathers)
-        finish += _updates(step, tensors, number, last, context)
+        finish = [_late(task, renamed, kept) for task in chains.get(layer, ())]
+        # The chain is on one stream, so its last task has waited for the others; dense gradients have no chain.
+        after = (*renamed.values(), *(task.name for task in finish[-1:]))
+        finish += _updates(updates, tensors, number, after, context)
         half.late.append(_Group(gathers, finish, _first_reader(tensors, context)))
     return half
 
@@ -104,8 +109,11 @@ def _layers(step: Step, context: Context, bucket: float) -> dict[str, int]:
     Modules join a group while it holds less than `bucket` bytes of gradient with them; a module is never split, and a
     tied tensor belongs to the first module that reads it.
     """
-    sends = [task for task in step if isinstance(task.op, Collective)]
-    size = {tensor: context.gradient_bytes(send) / len(send.op.tensors) for send in sends for tensor in send.op.tensors}
+    size: dict[str, float] = {}
+    for task in step:
+        if isinstance(task.op, Collective):
+            tensors = task.op.tensors
+            size.update(dict.fromkeys(tensors, context.gradient_bytes(task) / len(tensors)))
     owner: dict[str, int] = {}
     group, held = 0, 0.0
     read = {tensor for _, tensors in context.forward_reads for tensor in tensors}
@@ -183,13 +191,13 @@ def _late(task: Task, renamed: dict[str, str], kept: set[str]) -> Task:
 
 
 def _updates(
-    step: Step, tensors: Sequence[str], number: int, after: tuple[str, ...], context: Context
+    updates: Sequence[Task], tensors: Sequence[str], number: int, after: tuple[str, ...], context: Context
 ) -> Iterator[Task]:
-    """Yield the share of each update of `step` that concerns `tensors`."""
-    updates = step.of(Update)
+    """Yield the share of each update that concerns `tensors`."""
+    wanted = set(tensors)
     for task in updates:
         op: Update = task.op  # type: ignore[assignment]
-        mine = tuple(name for name in op.parameters if name in set(tensors))
+        mine = tuple([name for name in op.parameters if name in wanted])
         if mine:
             name = f"{task.name}.g{number}"
             share = op.of(mine, sum(context.numel(tensor) for tensor in mine))

@@ -38,8 +38,8 @@ class Config(Knobs):
 
 Cost = Callable[[Any], Any]
 
-# Rows of the cost matrix made at once: bounds memory at 8 MiB a block for any number of tensors.
-_BLOCK_ITEMS = 1 << 20
+# Rows of the cost matrix made at once: many enough to vectorise, few enough to skip what a later row cannot need.
+_ROWS = 64
 
 
 def exact(ready_s: Sequence[float], nbytes: Sequence[float], cost_s: Cost) -> list[int]:
@@ -58,16 +58,24 @@ def exact(ready_s: Sequence[float], nbytes: Sequence[float], cost_s: Cost) -> li
     finish = np.zeros(count + 1)
     known = [0.0]
     cut = [0] * (count + 1)
-    rows = max(1, _BLOCK_ITEMS // (count + 1))
-    for begin in range(1, count + 1, rows):
-        block = cost_s(sizes[begin : begin + rows, None] - sizes[None, :])
-        for i in range(begin, min(begin + rows, count + 1)):
-            ready = ready_s[i - 1]
-            least = max(0, bisect_right(known, ready) - 1)
-            ends = np.maximum(finish[least:i], ready) + block[i - begin, least:i]
+    begin = least = 0
+    for i in range(1, count + 1):
+        ready = ready_s[i - 1]
+        least = max(least, bisect_right(known, ready) - 1)
+        if i == 1 or i >= begin + _ROWS:
+            # `least` never moves back, so what lies before it need not be costed for this row or any later one.
+            begin, first = i, least
+            costs = cost_s(sizes[i : i + _ROWS, None] - sizes[None, first : i + _ROWS])
+        row = costs[i - begin, least - first : i - first]
+        if len(row) > 1:
+            ends = np.maximum(finish[least:i], ready) + row
             best = i - 1 - int(ends[::-1].argmin())
-            cut[i], finish[i] = best, ends[best - least]
-            known.append(float(finish[i]))
+            finish[i] = ends[best - least]
+        else:
+            best = i - 1
+            finish[i] = max(known[best], ready) + row[0]
+        cut[i] = best
+        known.append(float(finish[i]))
     bounds = []
     i = count
     while i > 0:

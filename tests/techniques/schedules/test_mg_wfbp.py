@@ -146,8 +146,9 @@ def test_blocks_of_the_cost_matrix_do_not_show(monkeypatch):
     ready = [0.3 * index for index in range(59)]
     cost = lambda nbytes: 2.0 + 0.02 * nbytes  # noqa: E731
     whole = exact(ready, grads, cost)
-    monkeypatch.setattr(mg_wfbp, "_BLOCK_ITEMS", 100)
-    assert exact(ready, grads, cost) == whole
+    for rows in (1, 7, 1000):
+        monkeypatch.setattr(mg_wfbp, "_ROWS", rows)
+        assert exact(ready, grads, cost) == whole
 
 
 # --- knobs
