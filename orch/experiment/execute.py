@@ -7,9 +7,11 @@ is what its predictions rest on.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from orch.cluster import Cluster
 from orch.errors import OrchError, RunError
 from orch.experiment.outcome import Outcome, Trained
 from orch.experiment.predict import Forecast, Inputs, predict
@@ -21,6 +23,7 @@ from orch.models.profile import Profile
 from orch.plan import to_json
 from orch.recipe import Recipe
 from orch.runtime import session
+from orch.runtime.links import merge as merge_links
 from orch.runtime.observe import Observation, merge
 from orch.runtime.session import Block, Progressed, StackJob, Subject
 from orch.track.steps import Step, Value
@@ -46,8 +49,9 @@ class Execution:
         workers = self._gang.call(session.prepare, self._subjects[recipe.baseline.name])
         self._show.stage("measuring layer times and links")
         inputs = self._measure()
+        cluster, notes = inputs.cluster, list(self._gang.notes)
         self._run.environment(
-            workers=workers, seeds=list(recipe.seeds), links=str(inputs.cluster.links), notes=list(self._gang.notes)
+            workers=workers, seeds=list(recipe.seeds), links=cluster.links, sharing=cluster.sharing, notes=notes
         )
         forecast = predict(recipe, inputs)
         for name, stack in forecast.stacks.items():
@@ -73,7 +77,17 @@ class Execution:
                 seen[key] = self._gang.call(session.watch, subject, self._recipe.seeds[0])
             profiles[name] = merge([observation.profile for observation in seen[key]])
             update_s[name] = fmean(observation.update_s for observation in seen[key])
-        return Inputs(self._recipe.cluster, profiles, update_s)
+        return Inputs(self._measured_cluster(), profiles, update_s)
+
+    def _measured_cluster(self) -> Cluster:
+        """Return the recipe's cluster with what this gang's collectives cost, alone and beside compute."""
+        cluster = self._recipe.cluster
+        if cluster.world_size == 1:
+            return cluster
+        times = merge_links(self._gang.call(session.measure))
+        link = times.link(cluster.world)
+        cluster = cluster.with_links(inter=link) if cluster.nodes > 1 else cluster.with_links(intra=link)
+        return replace(cluster, sharing=times.sharing())
 
     # -- training ---------------------------------------------------------------------------------------------------------
 
