@@ -6,7 +6,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 ARGS   ?=
-PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --no-warn-script-location -c constraints.txt
+PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --quiet --no-warn-script-location -c constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help run test quick lint format bench matrix gpu wheel clean distclean

@@ -71,7 +71,7 @@ class Commands(TyperGroup):
             inside = [name for name in names if _module(name).PANEL is panel]
             if inside:
                 with formatter.section(panel.value):
-                    formatter.write_dl([(name.ljust(width), _command(name).get_short_help_str(90)) for name in inside])
+                    formatter.write_dl([(name.ljust(width), _command(name).get_short_help_str(300)) for name in inside])
 
 
 def _module(name: str) -> ModuleType:

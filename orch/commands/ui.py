@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import socket
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orch.commands import Panel
 from orch.commands._options import Runs
 from orch.errors import OrchError
+
+if TYPE_CHECKING:
+    from orch.track.settings import Store
 
 PANEL = Panel.BROWSE
 _USUAL_PORT = 5000
@@ -27,26 +30,45 @@ def command(
     runs: Runs = None,
 ) -> None:
     """Browse the runs in MLflow's user interface. Ctrl-C ends it."""
-    if importlib.util.find_spec("mlflow") is None:
-        raise OrchError("the browser needs MLflow", code="E003", hint="pip install 'orch[run]'")
     from orch.commands._output import note
-    from orch.track import settings, upkeep
+    from orch.track import indexer, settings
     from orch.track.redact import redact_text
 
     root = settings.runs_root(runs)
-    index = settings.store_of(root)
-    if not index.links:
-        raise OrchError(f"the runs are indexed by a server: open {redact_text(index.uri)}", code="E811")
+    store = settings.store_of(root)
+    if not store.links:
+        raise OrchError(f"the runs are indexed by a server: open {redact_text(store.uri)}", code="E811")
+    if not indexer.available():
+        raise OrchError("the browser needs MLflow", code="E003", hint="pip install 'orch[run]'")
+    if not root.is_dir():
+        raise OrchError(
+            f"there are no runs in {root}", code="E019", hint="orch run quickstart makes one; or --runs DIR"
+        )
     chosen = choose_port(host, port)
-    if index.file is not None and not index.file.exists():
-        # Made here, under a lock: MLflow's server and a driver that begins meanwhile would make it twice at once.
-        upkeep.fix(root, index)
-    store = index.uri
-    note(f"http://{reachable(host)}:{chosen} will show {store} in some ten seconds; Ctrl-C ends it")
-    # No telemetry, and no job runners: seven processes of 200 MB that only MLflow's agent features use, left behind on exit.
-    os.environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    _bring_up_to_date(root, store)
+    note(f"http://{reachable(host)}:{chosen} will show {redact_text(store.uri)} in some ten seconds; Ctrl-C ends it")
+    # Job runners serve only MLflow's agent features: seven processes of 200 MB that stay behind when the server ends.
+    os.environ.update(indexer.QUIET, MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false")
     # MLflow takes this process over: signals reach it directly, and nothing is left to supervise.
-    os.execv(sys.executable, server_arguments(store, host, chosen))
+    os.execv(sys.executable, server_arguments(store.uri, host, chosen))
+
+
+def _bring_up_to_date(root: Path, store: Store) -> None:
+    """Let the browser show true ends, and make a lost index anew from the directories.
+
+    Made here, under a lock: MLflow's server and a driver that begins meanwhile would make it twice at once.
+    """
+    from orch.commands._output import note
+    from orch.track import upkeep
+
+    if store.file is not None and not store.file.exists():
+        mended = upkeep.fix(root, store)
+        if mended.error is not None:
+            raise OrchError(
+                f"the index {mended.index} cannot be used: {mended.error}", code="E810", hint="orch runs fix"
+            )
+    else:
+        upkeep.settle_all(root, store, note)
 
 
 def server_arguments(store: str, host: str, port: int) -> list[str]:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
 
+import psutil
 import pytest
 
 from orch.commands import ui
@@ -42,9 +48,41 @@ def test_this_machine_is_allowed_by_name() -> None:
     assert arguments[arguments.index("--backend-store-uri") + 1] == "sqlite:///x.db"
 
 
+def test_without_runs_it_says_so(orch) -> None:
+    done = orch("ui")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.endswith("/runs; orch run quickstart makes one; or --runs DIR [E019]\n")
+
+
 def test_runs_that_a_server_indexes_are_browsed_there(orch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ui.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:hunter2@tracking:5000")
     done = orch("ui")
     assert done.code == 2
     assert done.err == "the runs are indexed by a server: open http://[redacted]@tracking:5000 [E811]\n"
+
+
+@pytest.mark.slow
+def test_the_server_answers_and_leaves_nothing_behind(orch, project: Path) -> None:
+    """The real thing: an empty directory of runs, its index made, the page served under this machine's name."""
+    (project / "runs").mkdir()
+    with listening() as taken:
+        port = taken.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orch", "ui", "--port", str(port)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stderr is not None
+        assert next(process.stderr).startswith(f"http://127.0.0.1:{port} will show sqlite:///")
+        next(line for line in process.stderr if "Uvicorn running on" in line)
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/", headers={"Host": f"{socket.gethostname()}:{port}"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            assert b"<title>MLflow</title>" in answer.read()
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+    assert [p.pid for p in psutil.process_iter() if os.getsid(p.pid) == process.pid] == []
