@@ -37,7 +37,8 @@ class _Stream:
 def share(plan: Plan, durations: Sequence[Sequence[float]], sharing: Sharing, iterations: int) -> Timeline:
     """Return the timeline of `iterations` steps in which running streams slow one another as `sharing` says.
 
-    `durations[step][task]` are the seconds each task takes alone.
+    `durations[step][task]` are the seconds each task takes alone. All ranks are taken to be alike: what sharing costs
+    was measured on all of them together, slow ones and jitter included.
     """
     steps = [plan.steps[index % plan.period] for index in range(iterations)]
     names = [{task.name: position for position, task in enumerate(step)} for step in plan.steps]
@@ -46,15 +47,19 @@ def share(plan: Plan, durations: Sequence[Sequence[float]], sharing: Sharing, it
     streams: dict[str, _Stream] = {}
     for index, step in enumerate(steps):
         for position, task in enumerate(step):
-            streams.setdefault(task.stream, _Stream(task.stream)).queue.append((index, position))
+            if index or not task.lag:  # the first step has nothing of an earlier one to finish
+                streams.setdefault(task.stream, _Stream(task.stream)).queue.append((index, position))
+
+    def waits_for(index: int, name: str) -> bool:
+        position = names[index % plan.period][name]
+        skipped = not index and steps[index].tasks[position].lag
+        return not skipped and math.isnan(ends[index][position])
 
     def may_start(index: int, position: int) -> bool:
         task = steps[index].tasks[position]
-        known = names[index % plan.period]
-        if any(math.isnan(ends[index][known[name]]) for name in task.after):
+        if any(waits_for(index, name) for name in task.after):
             return False
-        earlier = names[(index - 1) % plan.period]
-        return index == 0 or not any(math.isnan(ends[index - 1][earlier[name]]) for name in task.after_previous)
+        return index == 0 or not any(waits_for(index - 1, name) for name in task.after_previous)
 
     now = 0.0
     while any(stream.head is not None for stream in streams.values()):
@@ -92,9 +97,10 @@ def _rates(running: Sequence[str], sharing: Sharing) -> dict[str, float]:
 
 
 def _boundaries(plan: Plan, steps: Sequence[object], ends: Sequence[Times]) -> list[float]:
-    result = []
+    result: list[float] = []
     for index in range(len(steps)):
         step = plan.steps[index % plan.period]
         own = [ends[index][position] for position, task in enumerate(step) if task.stream == COMPUTE]
-        result.append(max(own, default=0.0))
+        before = result[-1] if result else 0.0
+        result.append(max((end for end in own if not math.isnan(end)), default=before))
     return result

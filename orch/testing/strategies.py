@@ -9,6 +9,7 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from orch.models.profile import Profile
+from orch.plan import COMPUTE, NET, AllReduce, Buffer, Compute, Group, Operation, Plan, Segment, Step, Task
 from orch.testing import small
 
 
@@ -35,6 +36,7 @@ class Gradients(NamedTuple):
 
 # Whole numbers, so that sums are exact and ties are real ties.
 _WHOLE = st.integers(0, 20).map(float)
+_LAG = st.sampled_from([0, 0, 0, 1])
 
 
 @st.composite
@@ -54,3 +56,36 @@ def profiles(draw: st.DrawFn, max_layers: int = 5) -> Profile:
     count = len(layers)
     times = st.lists(st.integers(0, 9).map(float), min_size=count, max_size=count)
     return small.profile([tuple(layer) for layer in layers], draw(times), draw(times))
+
+
+@st.composite
+def plans(draw: st.DrawFn, world_size: int = 4, max_tasks: int = 8) -> Plan:
+    """Return a random plan of one or two steps: several streams, a role of a few ranks, groups in blocks, lag, and
+    edges.
+
+    It trains nothing; it is there for executors. Computing takes whole seconds, collectives carry whole words.
+    """
+    half = world_size // 2
+    roles = {"all": range(world_size), "few": range(half)}
+    blocks = (range(half), range(half, world_size))
+    groups = {"world": Group("world", (range(world_size),)), "halves": Group("halves", blocks)}
+    period = draw(st.integers(1, 2))
+    names = [[f"s{step}t{number}" for number in range(draw(st.integers(1, max_tasks)))] for step in range(period)]
+    steps = []
+    for step in range(period):
+        tasks = [draw(_tasks(name, names[step][:number], names[step - 1])) for number, name in enumerate(names[step])]
+        steps.append(Step(tuple(tasks)))
+    return Plan("random", world_size, tuple(steps), roles, groups)
+
+
+@st.composite
+def _tasks(draw: st.DrawFn, name: str, before: Sequence[str], last: Sequence[str]) -> Task:
+    stream = draw(st.sampled_from([COMPUTE, "copy.h2d", NET, "net.intra"]))
+    after = tuple(draw(st.lists(st.sampled_from(before), max_size=2, unique=True))) if before else ()
+    previous = tuple(draw(st.lists(st.sampled_from(last), max_size=1)))
+    op: Operation
+    if stream.startswith("net."):
+        op = AllReduce(Buffer(name, (Segment(name, draw(st.integers(1, 9)), "fp32", name),)))
+        return Task(name, op, stream, after, previous, "all", draw(st.sampled_from(["world", "halves"])), draw(_LAG))
+    op = Compute(name, 0.0, 0.0, seconds=draw(_WHOLE))
+    return Task(name, op, stream, after, previous, draw(st.sampled_from(["all", "all", "few"])), "world", draw(_LAG))

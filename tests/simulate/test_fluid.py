@@ -1,0 +1,58 @@
+"""Streams that share: against the longest path where nothing is shared, and by hand where it is."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orch.cluster import Sharing
+from orch.plan import AllReduce, Buffer, Compute, Plan, Segment, Task
+from orch.simulate import simulate
+from orch.testing.small import cluster
+from orch.testing.strategies import plans
+
+WHERE = cluster(4, alpha_s=2.0, beta_s_per_byte=0.25)
+
+
+def whole(plan):
+    return replace(plan, roles=dict.fromkeys(plan.roles, range(plan.world_size)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(plans())
+def test_without_slowdown_it_is_the_longest_path(plan):
+    plan = whole(plan)
+    path, fluid = simulate(plan, WHERE), simulate(plan, replace(WHERE, sharing=Sharing(1.0, 1.0)))
+    for expected, found in zip((*path.starts, *path.ends), (*fluid.starts, *fluid.ends), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(fluid.boundaries, path.boundaries, rtol=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(plans(), st.floats(1.0, 3.0), st.floats(1.0, 3.0))
+def test_sharing_only_stretches_and_within_bounds(plan, compute, communication):
+    plan = whole(plan)
+    shared = simulate(plan, replace(WHERE, sharing=Sharing(compute, communication)))
+    alone = simulate(plan, WHERE)
+    for step, starts, ends in zip(range(len(alone)), shared.starts, shared.ends, strict=True):
+        for position, task in enumerate(plan.steps[step % plan.period]):
+            seconds = alone.ends[step][position] - alone.starts[step][position]
+            slowest = {"compute": compute, "copy.h2d": 1.0}.get(task.stream, communication)
+            took = ends[position] - starts[position]
+            assert np.isnan(took) or seconds - 1e-6 <= took <= seconds * slowest + 1e-6
+
+
+def test_overlap_by_hand():
+    # Compute of 4 beside a send of 3 (at half speed while computing), compute at 1/1.5 while sending.
+    send = AllReduce(Buffer("b", (Segment("w", 1, "fp32", "w"),)))
+    tasks = [Task("work", Compute("m", 0.0, 0.0, seconds=4.0)), Task("send", send, "net.inter")]
+    where = replace(cluster(2, alpha_s=3.0), sharing=Sharing(1.5, 2.0))
+    timeline = simulate(Plan.of("both", 2, tasks), where, iterations=1)
+    # Both run until the compute is done at 6 (half of the send's 6 is 3: it is done then as well).
+    assert timeline.ends[0].tolist() == pytest.approx([6.0, 6.0])
+    where = replace(where, sharing=Sharing(1.5, 4.0))
+    timeline = simulate(Plan.of("both", 2, tasks), where, iterations=1)
+    # By 6 the send has done 1.5; the rest runs alone.
+    assert timeline.ends[0].tolist() == pytest.approx([6.0, 7.5])
