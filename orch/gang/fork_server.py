@@ -92,6 +92,7 @@ class ForkServer:
 
 def serve(descriptor: int, preload: Sequence[str]) -> NoReturn:
     """Run the server until its owner's end of the socket closes."""
+    system.set_title("orch fork server")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     wake_read, wake_write = os.pipe()
     for end in (wake_read, wake_write):

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from orch.errors import OrchError, RunError
-from orch.gang import system
 from orch.gang.local_workers import Died, Look, Workers
 from orch.gang.watch import Watch, waited
 from orch.gang.worker import Failure
 
 HANG_AFTER_S = 7.0  # the window; with the time between looks a hang is named within 10 s
 _LOOK_EVERY_S = 0.5
-_GRACE_S = 1.5  # after a first failure: its cause may be reported a moment later than its consequences
+# After a first failure: its cause may be reported a moment later than its consequences (a lost connection), and once the
+# cause is known the others may still be on their way to where they wait.
+_GRACE_S = 1.5
+_SETTLE_S = 0.75
 _READY_S = 180.0
 _TAIL_LINES = 10
 
@@ -99,7 +101,7 @@ class WorkersGang:
         call = _Call(workers, Watch(hang_after_s), on_event, self._log_path)
         try:
             for rank, payload in enumerate(payloads):
-                workers.post(rank, pickle.dumps((self._log_path(rank), workers.store, payload)))
+                workers.post(rank, self._log_path(rank), payload)
             return call.results()
         except BaseException:
             self._end()
@@ -160,8 +162,8 @@ class _Call:
                 self._take(rank, message)
             now_s = time.monotonic()
             if self._failed():
-                give_up_s = min(give_up_s, now_s + _GRACE_S)
-                if self._cause_known() or now_s >= give_up_s:
+                give_up_s = min(give_up_s, now_s + (_SETTLE_S if self._cause_known() else _GRACE_S))
+                if now_s >= give_up_s or self._consequences_known():
                     break
             elif self._watch is not None and now_s >= next_look_s:
                 next_look_s = now_s + _LOOK_EVERY_S
@@ -181,6 +183,12 @@ class _Call:
             self._pending.discard(rank)
             return
         kind, value = pickle.loads(message)
+        if kind == "log":
+            path = self._log_path(rank)
+            if path is not None:
+                with open(path, "ab") as file:
+                    file.write(value)
+            return
         if kind == "event":
             if self._on_event is not None:
                 self._on_event(rank, value)
@@ -197,6 +205,13 @@ class _Call:
     def _cause_known(self) -> bool:
         return bool(self._deaths) or any(not failure.lost_peer for failure in self._failures.values())
 
+    def _consequences_known(self) -> bool:
+        """Tell whether the cause is known and every other rank has come to wait for the failed one, or failed too."""
+        if not self._cause_known():
+            return False
+        looks = self._workers.look()
+        return all(looks[rank].place.waiting for rank in self._pending)
+
     def _error(self) -> OrchError:
         looks = self._workers.look()
         lost = {rank for rank, failure in self._failures.items() if failure.lost_peer}
@@ -212,8 +227,8 @@ class _Call:
     def _death(self, looks: list[Look], waiters: list[int]) -> RunError:
         rank = min(self._deaths)
         place = str(looks[rank].place)
-        how = system.describe_exit(self._deaths[rank].status)
-        text = f"rank {rank} of {len(looks)} died{f' in {place}' if place else ''} ({how}){waited(waiters, 'waited')}"
+        how = f"{f' in {place}' if place else ''} ({self._deaths[rank]})"
+        text = f"rank {rank} of {len(looks)} died{how}{waited(waiters, 'waited')}"
         return self._with_tail(RunError(text, code="E701", hint=self._hint(rank)), rank)
 
     def _exception(self, rank: int, failure: Failure, looks: list[Look], waiters: list[int]) -> RunError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import socket
 import time
 from collections.abc import Sequence
@@ -13,14 +14,20 @@ from typing import Protocol
 
 from orch.gang import system, worker
 from orch.gang.fork_server import ForkServer
-from orch.gang.progress import Place, Progress, new_file
+from orch.gang.progress import SIZE_BYTES, Place, Progress, new_file
+
+_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """A worker process ended: negative status is the signal, otherwise the exit code."""
+    """A worker process ended: negative status is the signal, otherwise the exit code. `why` if its host is gone."""
 
     status: int
+    why: str = ""
+
+    def __str__(self) -> str:
+        return self.why or system.describe_exit(self.status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +45,8 @@ class Workers(Protocol):
     size: int
     store: tuple[str, int] | None  # where the ranks meet: rank 0's address for process groups
 
-    def post(self, rank: int, message: bytes) -> None:
-        """Hand a message to a rank; one that has died is reported by `wait`."""
+    def post(self, rank: int, log_path: str | None, payload: bytes) -> None:
+        """Hand a call to a rank, whose output goes to `log_path`; one that has died is reported by `wait`."""
 
     def wait(self, timeout_s: float) -> list[tuple[int, bytes | Died]]:
         """Return what the ranks said since the last time, in order; empty after `timeout_s`. A rank dies once."""
@@ -61,6 +68,8 @@ class LocalWorkers:
         self._connections: list[Connection | None] = []
         self._progress: list[Progress] = []
         self._pids: list[int] = []
+        self._spools: list[int] = []  # unnamed files, so that nothing is left behind
+        self._shipped: list[int] = []
         self._said_dead: set[int] = set()
         for spec in specs:
             self._start(spec)
@@ -69,11 +78,11 @@ class LocalWorkers:
     def pids(self) -> list[int]:
         return list(self._pids)
 
-    def post(self, rank: int, message: bytes) -> None:
+    def post(self, rank: int, log_path: str | worker.Spool | None, payload: bytes) -> None:
         connection = self._connections[rank]
         if connection is not None:
             with contextlib.suppress(OSError):  # its death is reported by wait, with the exit code
-                connection.send_bytes(message)
+                connection.send_bytes(pickle.dumps((log_path, self.store, payload)))
 
     def wait(self, timeout_s: float) -> list[tuple[int, bytes | Died]]:
         ranks = {c: rank for rank, c in enumerate(self._connections) if c is not None}
@@ -89,6 +98,18 @@ class LocalWorkers:
             for progress, pid in zip(self._progress, self._pids, strict=True)
         ]
 
+    def spooled(self) -> list[tuple[int, bytes]]:
+        """Return what ranks printed to their spools since the last time, with the rank's number."""
+        printed = []
+        for rank, spool in enumerate(self._spools):
+            size = os.fstat(spool).st_size
+            start = self._shipped[rank]
+            if size > start:
+                chunk = os.pread(spool, min(size - start, _CHUNK_BYTES), start)
+                self._shipped[rank] += len(chunk)
+                printed.append((rank, chunk))
+        return printed
+
     def end(self) -> None:
         for rank, pid in enumerate(self._pids):
             connection, self._connections[rank] = self._connections[rank], None
@@ -98,12 +119,16 @@ class LocalWorkers:
         deadline = time.monotonic() + 10
         while any(self._server.exit_of(pid) is None for pid in self._pids) and time.monotonic() < deadline:
             wait([self._server.connection], 0.1)
+        while self._spools:
+            os.close(self._spools.pop())
 
     def _start(self, spec: worker.Spec) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        memory = new_file()
+        memory, spool = new_file(SIZE_BYTES), new_file(0)
+        self._spools.append(spool)
+        self._shipped.append(0)
         try:
-            pid = self._server.fork(worker.serve, spec, [theirs.fileno(), memory])
+            pid = self._server.fork(worker.serve, spec, [theirs.fileno(), memory, spool])
             self._progress.append(Progress(memory))
         finally:
             theirs.close()

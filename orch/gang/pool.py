@@ -1,4 +1,4 @@
-"""Make gangs, and keep their workers warm for the next one of the same kind, size, threads, devices and environment.
+"""Make gangs, and keep their workers warm for the next one of the same kind, size, threads, device and environment.
 
 Workers are ended when the process that made them ends, whatever ends it.
 """
@@ -8,21 +8,39 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from orch.errors import OrchError
+from orch.errors import OrchError, did_you_mean
+from orch.gang import machine
 from orch.gang.fork_server import ForkServer
 from orch.gang.gang import Gang, WorkersGang, await_ready
 from orch.gang.inline import InlineGang
 from orch.gang.local_workers import LocalWorkers, Workers
+from orch.gang.ray_session import RaySession
+from orch.gang.torchrun import TorchrunSession
 from orch.gang.worker import Spec
 
-_lock = threading.RLock()
-_idle: dict[tuple[Any, ...], list[Workers]] = {}
-_server: ForkServer | None = None
+MAKERS = ("inline", "processes", "local", "torchrun")
+_ADDRESS = re.compile(r"(ray://)?(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}|ray://[\w.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """What two gangs must have in common to share workers."""
+
+    on: str
+    size: int
+    threads: int
+    device: str
+    env: tuple[tuple[str, str], ...]
+    per_node: int | None
+
+    def specs(self) -> list[Spec]:
+        return [Spec(rank, self.size, self.threads, self.device, env=dict(self.env)) for rank in range(self.size)]
 
 
 def make_gang(
@@ -30,98 +48,144 @@ def make_gang(
     size: int,
     *,
     threads: int = 1,
-    devices: Sequence[str] | str = "cpu",
+    device: str = "cpu",
     log_dir: Path | None = None,
     env: Mapping[str, str] | None = None,
+    per_node: int | None = None,
 ) -> Gang:
-    """Return `size` workers, all or none, made as `on` says: `inline`, `processes`.
+    """Return `size` workers, all or none, made as `on` says.
 
-    `threads`: of torch in each worker. `devices`: one name for all, or one for each rank. `log_dir`: gets `rank0.log`
-    and so on (output is dropped if None). `env`: added to the workers' environment; part of what makes workers equal.
-    OrchError: what was asked for does not exist or can never fit. RunError: a worker died on the way.
+    `on`: `inline` (1 worker, in this process), `processes`, `local` (a Ray of our own), the address of a Ray cluster
+    (`HOST:PORT`, `ray://HOST:PORT`), or `torchrun` (the world this process was started in). `threads`: of torch in each
+    worker. `device`: `cpu` or `cuda` (a GPU for each worker). `log_dir`: gets `rank0.log` and so on (output is dropped
+    if None). `env`: added to the workers' environment. `per_node`: on a cluster, exactly so many workers on a node.
+
+    OrchError: what was asked for does not exist or can never fit; said before anything starts. RunError: a worker died
+    on the way, or the cluster's resources stayed taken.
     """
     if size < 1:
         raise OrchError(f"a gang of {size}: must be at least 1", code="E710")
-    names = (devices,) * size if isinstance(devices, str) else tuple(devices)
-    if len(names) != size:
-        raise OrchError(f"{len(names)} devices for {size} workers: must be one each", code="E710")
+    if device not in ("cpu", "cuda"):
+        raise OrchError(f"a gang on device '{device}'", code="E710", hint="allowed: cpu, cuda")
     if on == "inline":
         if size != 1:
-            raise OrchError(
-                f"--on inline runs 1 worker in this process; the cluster has {size}",
-                code="E710",
-                hint="use --on processes",
-            )
-        return InlineGang(threads, names[0])
-    if on != "processes":
-        raise OrchError(f"'{on}' is no way to reach workers", code="E710", hint="allowed: inline, processes")
-    key = (on, size, threads, names, tuple(sorted((env or {}).items())))
-    workers = _take(key) or _local_workers(size, threads, names, env or {})
-    return WorkersGang(workers, "processes", log_dir, keep=lambda w: _give(key, w))
+            text = f"--on inline runs 1 worker in this process; the cluster has {size}"
+            raise OrchError(text, code="E710", hint="use --on processes")
+        return InlineGang(threads, "cuda:0" if device == "cuda" else "cpu")
+    if on not in MAKERS and not _ADDRESS.fullmatch(on):
+        allowed = f"allowed: {', '.join(MAKERS)}, HOST:PORT, ray://HOST:PORT"
+        hint = "; ".join(filter(None, [did_you_mean(on, MAKERS), allowed]))
+        raise OrchError(f"'{on}' is no way to reach workers", code="E710", hint=hint)
+    key = _Key(on, size, threads, device, tuple(sorted((env or {}).items())), per_node if on not in MAKERS else None)
+    return _POOL.gang(key, log_dir)
 
 
-def end_all() -> None:
-    """End every idle worker and the fork server now. Gangs that are open keep theirs until they are closed."""
-    global _server
-    with _lock:
-        for workers in [w for ws in _idle.values() for w in ws]:
-            workers.end()
-        _idle.clear()
-        server, _server = _server, None
-    if server is not None:
-        server.close()
+class Pool:
+    """The warm workers of this process, and what they stand on: a fork server, a Ray session."""
 
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._idle: dict[_Key, list[Workers]] = {}
+        self._server: ForkServer | None = None
+        self._ray: RaySession | None = None
+        self._torchrun: TorchrunSession | None = None
+        self._owner = os.getpid()
 
-def _take(key: tuple[Any, ...]) -> Workers | None:
-    with _lock:
-        idle = _idle.get(key, [])
+    def gang(self, key: _Key, log_dir: Path | None) -> WorkersGang:
+        """Return a gang of warm workers if there are any, of new ones otherwise."""
+        if self._owner != os.getpid():  # a fork of the driver: what the parent holds is not ours to use
+            self.__init__()  # type: ignore[misc]
+        with self._lock:
+            notes = machine.refuse_or_note(key.size, key.device) if key.on in ("processes", "local") else ()
+            workers = self._take(key) or self._make(key)
+        kind = key.on if key.on in ("processes", "torchrun") else "ray"
+        return WorkersGang(workers, kind, log_dir, keep=lambda done: self._give(key, done), notes=notes)
+
+    def end(self) -> None:
+        """End every idle worker and what they stand on. Open gangs on Ray or the fork server end with them."""
+        if self._owner != os.getpid():
+            return
+        with self._lock:
+            self._end_idle()
+            server, self._server = self._server, None
+            session, self._ray = self._ray, None
+            torchrun, self._torchrun = self._torchrun, None
+        if torchrun is not None:
+            torchrun.close()
+        if server is not None:
+            server.close()
+        if session is not None:
+            session.close()
+
+    def _take(self, key: _Key) -> Workers | None:
+        idle = self._idle.get(key, [])
         while idle:
             workers = idle.pop()
             if not workers.wait(0):  # nothing to say: alive and quiet
                 return workers
             workers.end()
-    return None
+        return None
 
+    def _give(self, key: _Key, workers: Workers) -> None:
+        with self._lock:
+            self._idle.setdefault(key, []).append(workers)
 
-def _give(key: tuple[Any, ...], workers: Workers) -> None:
-    with _lock:
-        _idle.setdefault(key, []).append(workers)
+    def _end_idle(self) -> None:
+        for idle in self._idle.values():
+            while idle:
+                idle.pop().end()
 
-
-def _local_workers(size: int, threads: int, devices: Sequence[str], env: Mapping[str, str]) -> Workers:
-    specs = [Spec(rank, size, threads, devices[rank], env=dict(env)) for rank in range(size)]
-    for attempt in range(2):
+    def _make(self, key: _Key) -> Workers:
+        if key.on == "processes":
+            workers = self._local_workers(key)
+        elif key.on == "torchrun":
+            self._torchrun = self._torchrun or TorchrunSession()
+            self._end_idle()  # a rank holds one worker at a time
+            workers = self._torchrun.workers(key.specs())
+        else:
+            workers = self._ray_workers(key)
         try:
-            workers = LocalWorkers(fork_server(), specs)
-            break
+            await_ready(workers)
+        except BaseException:
+            workers.end()
+            raise
+        return workers
+
+    def _local_workers(self, key: _Key) -> Workers:
+        specs = machine.split_gpus(key.specs(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+        try:
+            return LocalWorkers(self._fork_server(), specs)
         except EOFError:  # somebody ended the server since the last gang: a new one, once
-            _drop_server()
-            if attempt:
-                raise
-    try:
-        await_ready(workers)
-    except BaseException:
-        workers.end()
-        raise
-    return workers
+            server, self._server = self._server, None
+            if server is not None:
+                with contextlib.suppress(OSError):
+                    server.close()
+            return LocalWorkers(self._fork_server(), specs)
+
+    def _fork_server(self) -> ForkServer:
+        if self._server is None:
+            self._server = ForkServer()
+        return self._server
+
+    def _ray_workers(self, key: _Key) -> Workers:
+        if self._ray is not None and (self._ray.address != key.on or not self._ray.alive()):
+            self._end_idle()
+            session, self._ray = self._ray, None
+            session.close()
+        if self._ray is None:
+            self._ray = RaySession(key.on, machine.num_gpus() if key.device == "cuda" else 0)
+            # Exit functions run last in, first out: ours must come before the one Ray has just registered.
+            atexit.unregister(end_all)
+            atexit.register(end_all)
+        return self._ray.workers(key.specs(), key.per_node, make_room=self._end_idle)
 
 
-def fork_server() -> ForkServer:
-    """Return this process's fork server, made when first asked for; it loads torch while the caller goes on."""
-    global _server
-    with _lock:
-        if _server is None or _server.owner != os.getpid():
-            _server = ForkServer()
-        return _server
+_POOL = Pool()
 
 
-def _drop_server() -> None:
-    global _server
-    with _lock:
-        server, _server = _server, None
-    if server is not None:
-        with contextlib.suppress(OSError):
-            server.close()
+def end_all() -> None:
+    """End all warm workers of this process, its fork server and its Ray, now. The next gang starts afresh."""
+    _POOL.end()
 
 
 atexit.register(end_all)

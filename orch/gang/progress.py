@@ -43,10 +43,10 @@ class Place:
         return ", ".join(parts)
 
 
-def new_file() -> int:
-    """Return the descriptor of an unnamed file of SIZE_BYTES: nothing to remove, whoever dies."""
-    with tempfile.TemporaryFile() as file:
-        file.truncate(SIZE_BYTES)
+def new_file(size_bytes: int = SIZE_BYTES) -> int:
+    """Return the descriptor of an unnamed file, opened to append: nothing to remove, whoever dies."""
+    with tempfile.TemporaryFile("a+b") as file:
+        file.truncate(size_bytes)
         return os.dup(file.fileno())
 
 

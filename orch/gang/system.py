@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
 
@@ -51,6 +55,68 @@ def die_with_parent(parent: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+
+
+@contextlib.contextmanager
+def kept_environment() -> Iterator[None]:
+    """Put all environment variables back as they were after the block."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        for name, value in before.items():
+            if os.environ.get(name) != value:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def kept_handler(number: int) -> Iterator[None]:
+    """Put the handler of a signal back after a block whose library installs its own."""
+    before = signal.getsignal(number)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(number, before)
+
+
+@contextlib.contextmanager
+def deferred_interrupt() -> Iterator[None]:
+    """Hold a Ctrl-C back until the block has ended; a second one comes through at once.
+
+    For libraries that crash when interrupted half way. Does nothing outside the main thread, which alone is interrupted.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    held: list[tuple[int, FrameType | None]] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        if held:
+            before(number, frame)
+        held.append((number, frame))
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if held:
+            before(*held[0])
+
+
+def set_title(title: str) -> None:
+    """Show `title` as this process's command line in ps and top; nothing happens where the system has no /proc."""
+    fields = _stat(os.getpid())
+    if fields is None or len(fields) < 47:
+        return
+    start, end = int(fields[45]), int(fields[46])
+    text = title.encode()[: end - start - 1]
+    if start and text:
+        ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
 
 
 def describe_exit(status: int) -> str:

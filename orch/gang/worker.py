@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import faulthandler
 import linecache
 import os
@@ -18,10 +19,20 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from orch.errors import OrchError
+from orch.gang import system
 from orch.gang.progress import Progress
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store  # type: ignore[attr-defined]
+
+
+class Spool(enum.Enum):
+    """Where output goes when the driver's log directory is out of a worker's reach: its host ships it to the driver."""
+
+    SPOOL = "spool"
+
+
+SPOOL = Spool.SPOOL
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +136,9 @@ def limit_threads(threads: int) -> None:
         torch.set_num_threads(threads)
 
 
-def serve(spec: Spec, connection_descriptor: int, progress_descriptor: int) -> None:
+def serve(spec: Spec, connection_descriptor: int, progress_descriptor: int, spool_descriptor: int) -> None:
     """Take calls until the driver closes the connection. Runs in a process of its own."""
+    system.set_title(f"orch rank {spec.rank} of {spec.world_size}")
     connection = Connection(connection_descriptor)
     os.environ.update(spec.env)
     sys.path.extend(entry for entry in spec.path if entry not in sys.path)
@@ -143,7 +155,7 @@ def serve(spec: Spec, connection_descriptor: int, progress_descriptor: int) -> N
             message = connection.recv_bytes()
         except (EOFError, OSError):
             os._exit(0)  # threads of libraries and other ranks' groups are not worth an orderly end
-        outbox.put(_answer(worker, message))
+        outbox.put(_answer(worker, message, spool_descriptor))
 
 
 def _send_all(outbox: queue.SimpleQueue[bytes], connection: Connection) -> None:
@@ -152,11 +164,12 @@ def _send_all(outbox: queue.SimpleQueue[bytes], connection: Connection) -> None:
             connection.send_bytes(outbox.get())
 
 
-def _answer(worker: Worker, message: bytes) -> bytes:
+def _answer(worker: Worker, message: bytes, spool_descriptor: int) -> bytes:
     worker.progress.clear()
     try:
-        worker.log_path, worker.store_address, payload = pickle.loads(message)
-        redirect(worker.log_path)
+        log, worker.store_address, payload = pickle.loads(message)
+        worker.log_path = log if isinstance(log, str) else None
+        redirect(spool_descriptor if log is SPOOL else log)
         function, arguments = pickle.loads(payload)
         result = function(worker, *arguments)
         return pickle.dumps(("result", result))
@@ -172,14 +185,15 @@ def _answer(worker: Worker, message: bytes) -> bytes:
         sys.stderr.flush()
 
 
-def redirect(log_path: str | None) -> None:
-    """Send what this process prints, C++ libraries included, to the end of `log_path` (nowhere, if None)."""
+def redirect(log: str | int | None) -> None:
+    """Send what this process prints, C++ libraries included, to a path, to an open descriptor, or nowhere (None)."""
     sys.stdout.flush()
     sys.stderr.flush()
-    target = os.open(log_path or os.devnull, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    target = log if isinstance(log, int) else os.open(log or os.devnull, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     for descriptor in (1, 2):
         os.dup2(target, descriptor)
-    os.close(target)
+    if target != log:
+        os.close(target)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 

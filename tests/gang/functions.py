@@ -31,10 +31,25 @@ def speak(worker: Worker, text: str) -> None:
     sys.stderr.write(f"{text} err {worker.rank}\n")
 
 
+def environment(worker: Worker) -> tuple[int, str, str]:
+    import torch
+
+    return torch.get_num_threads(), os.environ["OMP_NUM_THREADS"], os.environ["ORCH_TEST"]
+
+
 def events(worker: Worker, count: int) -> str:
     for number in range(count):
         worker.emit({"step": number})
     return "done"
+
+
+def compute(worker: Worker, seconds: float) -> None:
+    """Use a core for so long, in steps that every rank waits for; say each."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        worker.emit("step")
+        all_reduce(worker)
+        sum(range(100_000))
 
 
 def fail_at(worker: Worker, rank: int, how: str) -> None:

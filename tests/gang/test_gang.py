@@ -13,38 +13,47 @@ from orch.gang import end_all, make_gang
 from tests.gang import functions
 
 
+@pytest.fixture(params=["processes", "local"])
+def on(request: pytest.FixtureRequest) -> str:
+    """Both ways to make many workers here; one Ray serves all tests of this process."""
+    return str(request.param)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_results_come_by_rank_and_groups_reduce(size: int) -> None:
-    with make_gang("processes", size) as gang:
+def test_results_come_by_rank_and_groups_reduce(size: int, on: str) -> None:
+    with make_gang(on, size) as gang:
+        assert gang.kind == {"processes": "processes", "local": "ray"}[on]
         answers = gang.call(functions.who, "x", per_rank=[(rank * 10,) for rank in range(size)])
         assert [answer[:3] + answer[4:] for answer in answers] == [(r, size, 1, "x", r * 10) for r in range(size)]
         assert gang.call(functions.all_reduce) == [size * (size + 1) / 2] * size
         assert gang.call(functions.all_reduce, "other", 2) == [size * (size + 1) / 2] * size
 
 
-def test_workers_are_reused_and_quickly() -> None:
-    with make_gang("processes", 2) as gang:
+def test_workers_are_reused_and_quickly(on: str) -> None:
+    with make_gang(on, 2) as gang:
         first = gang.call(functions.who)
     begin = time.perf_counter()
-    with make_gang("processes", 2) as gang:
+    with make_gang(on, 2) as gang:
         assert gang.call(functions.who) == first
         gang.call(functions.all_reduce)
     assert time.perf_counter() - begin < 0.3
-    with make_gang("processes", 2, env={"X": "1"}) as gang:
+    with make_gang(on, 2, env={"X": "1"}) as gang:
         assert gang.call(functions.who) != first
 
 
-def test_events_arrive_in_order_before_the_results() -> None:
+def test_events_arrive_in_order_before_the_results(on: str) -> None:
     seen: list[tuple[int, dict[str, int]]] = []
-    with make_gang("processes", 2) as gang:
+    with make_gang(on, 2) as gang:
         assert gang.call(functions.events, 50, on_event=lambda rank, e: seen.append((rank, e))) == ["done"] * 2
     for rank in range(2):
         assert [event["step"] for r, event in seen if r == rank] == list(range(50))
 
 
-def test_prints_go_to_the_log_of_the_rank_and_of_the_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_prints_go_to_the_log_of_the_rank_and_of_the_run(
+    on: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     for run in ("a", "b"):
-        with make_gang("processes", 2, log_dir=tmp_path / run) as gang:
+        with make_gang(on, 2, log_dir=tmp_path / run) as gang:
             gang.call(functions.speak, f"run {run}")
     assert (tmp_path / "a" / "rank1.log").read_text() == "run a 1\nrun a err 1\n"
     assert (tmp_path / "b" / "rank0.log").read_text() == "run b 0\nrun b err 0\n"
@@ -69,11 +78,11 @@ def test_prints_go_to_the_log_of_the_rank_and_of_the_run(tmp_path: Path, capfd: 
         ),
     ],
 )
-def test_a_failed_rank_is_named(how: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_rank_is_named(on: str, how: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     source = Path(functions.__file__)
     line = 1 + source.read_text().splitlines().index('        raise ValueError("a weight is not finite\\nsecond line")')
-    with make_gang("processes", 4, log_dir=tmp_path / "runs" / "ab12") as gang, pytest.raises(RunError) as caught:
+    with make_gang(on, 4, log_dir=tmp_path / "runs" / "ab12") as gang, pytest.raises(RunError) as caught:
         gang.call(functions.fail_at, 2, how)
     expected = text.format(log="runs/ab12/rank2.log", file=source, line=line)
     assert str(caught.value).replace("E702", "E701") == f"{expected} [E701]"
@@ -82,26 +91,28 @@ def test_a_failed_rank_is_named(how: str, text: str, tmp_path: Path, monkeypatch
         assert "second line" in "".join(caught.value.__notes__)
 
 
-def test_an_error_of_the_user_is_raised_as_it_is() -> None:
+def test_an_error_of_the_user_is_raised_as_it_is(on: str) -> None:
     with (
-        make_gang("processes", 2) as gang,
+        make_gang(on, 2) as gang,
         pytest.raises(OrchError, match=r"data set 'x' is absent; make it \[E321\]") as e,
     ):
         gang.call(functions.fail_at, 1, "orch")
     assert not isinstance(e.value, RunError)
 
 
-@pytest.mark.parametrize(("how", "text"), [("sleep", "hangs"), ("stop", "is stopped")])
-def test_a_hung_collective_is_named_within_ten_seconds(how: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("on", "how", "text"), [("processes", "sleep", "hangs"), ("local", "stop", "is stopped")], indirect=["on"]
+)
+def test_a_hung_collective_is_named_within_ten_seconds(on: str, how: str, text: str) -> None:
     begin = time.perf_counter()
     expected = rf"^rank 2 of 3 {text} in step 3, task all_reduce.b1; ranks 0, 1 wait for it \[E703\]$"
-    with make_gang("processes", 3) as gang, pytest.raises(RunError, match=expected):
+    with make_gang(on, 3) as gang, pytest.raises(RunError, match=expected):
         gang.call(functions.fail_at, 2, how)
     assert time.perf_counter() - begin < 10
 
 
-def test_after_a_failure_no_worker_is_left_and_the_next_gang_works() -> None:
-    gang = make_gang("processes", 3)
+def test_after_a_failure_no_worker_is_left_and_the_next_gang_works(on: str) -> None:
+    gang = make_gang(on, 3)
     pids = [answer[3] for answer in gang.call(functions.who)]
     with pytest.raises(RunError):
         gang.call(functions.fail_at, 0, "raise")
@@ -109,12 +120,12 @@ def test_after_a_failure_no_worker_is_left_and_the_next_gang_works() -> None:
     with pytest.raises(RunError, match="the gang is closed"):
         gang.call(functions.who)
     gang.close()
-    with make_gang("processes", 3) as fresh:
+    with make_gang(on, 3) as fresh:
         assert not set(pids) & {answer[3] for answer in fresh.call(functions.who)}
 
 
-def test_two_gangs_at_once() -> None:
-    with make_gang("processes", 2) as one, make_gang("processes", 2) as two:
+def test_two_gangs_at_once(on: str) -> None:
+    with make_gang(on, 2) as one, make_gang(on, 2) as two:
         assert not {a[3] for a in one.call(functions.who)} & {a[3] for a in two.call(functions.who)}
         assert one.call(functions.all_reduce) == two.call(functions.all_reduce) == [3.0, 3.0]
 
@@ -131,3 +142,34 @@ def test_end_all_ends_the_warm_workers() -> None:
         pids = [answer[3] for answer in gang.call(functions.who)]
     end_all()
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+@pytest.mark.parametrize("wanted", ["proceses", "loca", "ray:/x", "host:port", ""])
+def test_an_unknown_way_is_refused(wanted: str) -> None:
+    with pytest.raises(OrchError, match=r"is no way to reach workers; .*allowed: inline, processes, local, torchrun"):
+        make_gang(wanted, 2)
+
+
+def test_what_can_never_fit_is_refused_at_once() -> None:
+    begin = time.perf_counter()
+    with pytest.raises(
+        OrchError, match=r"^100000 workers want at least \d+ GB of memory; this machine has \d+ GB free"
+    ):
+        make_gang("local", 100_000)
+    with pytest.raises(OrchError, match=r"^64 workers want 64 GPUs; this machine has \d"):
+        make_gang("local", 64, device="cuda")
+    with pytest.raises(OrchError, match="at least 1"):
+        make_gang("processes", 0)
+    assert time.perf_counter() - begin < 1
+
+
+def test_more_workers_than_cores_is_noted() -> None:
+    size = len(os.sched_getaffinity(0)) + 1
+    with make_gang("processes", size) as gang:
+        assert len(gang.notes) == 1
+        assert gang.notes[0].startswith(f"{size} workers share {size - 1} core")
+
+
+def test_torch_is_held_to_the_threads_asked_for() -> None:
+    with make_gang("processes", 1, threads=2, env={"ORCH_TEST": "yes"}) as gang:
+        assert gang.call(functions.environment) == [(2, "2", "yes")]

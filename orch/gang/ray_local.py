@@ -1,0 +1,129 @@
+"""A Ray instance of our own on this machine: it joins nobody's, nobody finds it, and nothing of it stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+from orch.errors import RunError
+from orch.gang import system
+from orch.gang.janitor import JANITOR, sweep
+from orch.gang.ray_lean import lean_start
+
+# CPUs of our own instance only count bundles. What a machine cannot hold is refused by memory and GPUs, before.
+LOGICAL_CPUS = 1024
+_PREFIX = "orch-ray-"
+_OBJECT_STORE_BYTES = 100 << 20
+_LONGEST_TEMP = 17  # Ray's sockets below it get paths 90 longer (process ids of 7 digits), and 107 is the most
+
+
+class LocalRay:
+    """Starts on construction, ends with `close`; killed with the driver by the janitor if there is no time for that."""
+
+    def __init__(self, num_gpus: int = 0) -> None:
+        _remove_stale()
+        self.directory = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_temp_root())
+        self.tag = os.path.basename(self.directory)
+        self._promise = JANITOR.guard(tag=self.tag, directory=self.directory)
+        try:
+            with system.deferred_interrupt(), _environment(self.tag):
+                self.lean = self._start(num_gpus)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, num_gpus: int) -> bool:
+        import ray
+
+        options: dict[str, Any] = {
+            "address": "local",
+            "num_gpus": num_gpus,
+            "include_dashboard": False,
+            "log_to_driver": False,
+            "configure_logging": False,
+            "logging_level": logging.ERROR,
+            "object_store_memory": _OBJECT_STORE_BYTES,
+            "_node_ip_address": "127.0.0.1",
+            "_temp_dir": self.directory,
+        }
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        try:
+            with lean_start():
+                ray.init(num_cpus=LOGICAL_CPUS, _system_config={"enable_metrics_collection": False}, **options)
+            return True
+        except Exception:  # noqa: BLE001 - another version of Ray: start it as its authors meant it
+            ray.shutdown()
+            sweep(self.tag, "")
+        try:
+            ray.init(num_cpus=max(os.cpu_count() or 1, 16), **options)
+        except Exception as error:
+            text = str(error).strip().splitlines()
+            raise RunError(
+                f"a local Ray could not be started: {text[0] if text else type(error).__name__}",
+                code="E721",
+                hint="--on processes runs without Ray",
+            ) from error
+        return False
+
+    def close(self) -> None:
+        """End the instance and remove its directory."""
+        import ray
+
+        with system.deferred_interrupt():
+            try:
+                ray.shutdown()
+            finally:
+                sweep(self.tag, self.directory)
+                JANITOR.release(self._promise)
+                _read_environment_again()
+
+
+@contextlib.contextmanager
+def _environment(tag: str) -> Iterator[None]:
+    """Hold the environment that our Ray is born with; the caller's own is back afterwards, RAY_AUTH_MODE included.
+
+    A token of our own, handed on in the environment, keeps other users of the machine out; nothing is written to disk.
+    """
+    ours = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "ORCH_SESSION": tag,
+    }
+    with system.kept_environment():
+        for name in [name for name in os.environ if name.startswith("RAY_")]:
+            del os.environ[name]
+        os.environ.update(ours)
+        _read_environment_again()
+        yield
+
+
+def _read_environment_again() -> None:
+    """Make Ray take its mode and token from the environment as it is now: it keeps those of its import otherwise."""
+    raylet: Any = importlib.import_module("ray._raylet")
+    raylet.Config.initialize("")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _temp_root() -> str:
+    root = tempfile.gettempdir()
+    return root if len(root) <= _LONGEST_TEMP else "/tmp"
+
+
+def _remove_stale() -> None:
+    """Remove what a driver left behind whose janitor was killed as well."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(_temp_root()):
+            if not entry.name.startswith(_PREFIX) or entry.stat(follow_symlinks=False).st_uid != os.getuid():
+                continue
+            pid = entry.name[len(_PREFIX) :].partition("-")[0]
+            if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+                sweep(entry.name, entry.path)
+                shutil.rmtree(entry.path, ignore_errors=True)

@@ -1,0 +1,136 @@
+"""This process's connection to a Ray: our own on this machine, or a cluster named by its address. One at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from orch.errors import OrchError, RunError
+from orch.gang import system
+from orch.gang.worker import Spec
+
+if TYPE_CHECKING:
+    from orch.gang.local_workers import Workers
+    from orch.gang.ray_local import LocalRay
+    from orch.gang.ray_workers import Placement
+
+_ANSWERS_WITHIN_S = 3.0
+_PATIENCE_S = 60.0
+_BRIEFLY_S = 1.0
+_CLIENT_PORT = 10001
+
+
+class RaySession:
+    """A connection made on construction. `address`: `local`, `HOST:PORT` or `ray://HOST:PORT`.
+
+    OrchError: Ray is not installed, nothing answers there, or this process is connected to a Ray that is not ours.
+    """
+
+    def __init__(self, address: str, num_gpus: int = 0) -> None:
+        self.address = address
+        self._own: LocalRay | None = None
+        self._shared: Placement | None = None
+        self._idle: list[Placement] = []  # hosts without workers, their fork servers warm
+        # Ray sets variables for its own debugger, and turns SIGTERM into an exception in the middle of anything.
+        with system.kept_environment(), system.kept_handler(signal.SIGTERM):
+            self._open(num_gpus)
+
+    def _open(self, num_gpus: int) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            text = "ray is not installed"
+            raise OrchError(text, code="E720", hint="pip install 'orch[run]', or --on processes") from error
+        if ray.is_initialized():
+            raise OrchError("this process is already connected to a Ray that orch did not start", code="E720")
+        if self.address == "local":
+            from orch.gang.ray_local import LocalRay
+
+            self._own = LocalRay(num_gpus)
+        else:
+            _connect(self.address)
+
+    def workers(self, specs: Sequence[Spec], per_node: int | None, make_room: Callable[[], None]) -> Workers:
+        """Return workers in one placement group; `make_room` ends what this process keeps warm, if that helps."""
+        from orch.gang import ray_workers
+
+        gpu = specs[0].device != "cpu"
+        if self._own is not None and not gpu:
+            # CPUs of our own instance are only numbers, so that one host serves every gang: no second import of torch.
+            self._shared = self._shared or ray_workers.place(((1, False),), False, _PATIENCE_S)
+            return self._start(self._shared, specs, [len(specs)])
+        nodes = ray_workers.node_resources()
+        counts = ray_workers.bundle_counts(len(specs), per_node, gpu, nodes) if self._own is None else [len(specs)]
+        bundles = tuple((count, gpu) for count in counts)
+        idle = next((placement for placement in self._idle if placement.bundles == bundles), None)
+        if idle is not None:
+            self._idle.remove(idle)
+            return self._start(idle, specs, counts)
+        try:
+            placement = ray_workers.place(bundles, per_node is not None, _BRIEFLY_S)
+        except RunError:
+            make_room()
+            while self._idle:
+                self._idle.pop().end()
+            placement = ray_workers.place(bundles, per_node is not None, _PATIENCE_S)
+        return self._start(placement, specs, counts)
+
+    def _start(self, placement: Placement, specs: Sequence[Spec], counts: Sequence[int]) -> Workers:
+        try:
+            return placement.start(specs, counts, self._done)
+        except BaseException:
+            self._done(placement, False)
+            raise
+
+    def _done(self, placement: Placement, well: bool) -> None:
+        if not well:
+            placement.end()
+            self._shared = None if placement is self._shared else self._shared
+        elif placement is not self._shared:
+            self._idle.append(placement)
+
+    def alive(self) -> bool:
+        """Tell whether the connection still works."""
+        import ray
+
+        try:
+            return bool(ray.is_initialized() and ray.nodes())
+        except Exception:  # noqa: BLE001 - Ray has no one error for "gone"
+            return False
+
+    def close(self) -> None:
+        """Disconnect; end the instance if it is ours."""
+        import ray
+
+        if self._own is not None:
+            self._own.close()
+        else:
+            with contextlib.suppress(Exception):
+                ray.shutdown()
+
+
+def _connect(address: str) -> None:
+    import ray
+
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host:
+        host, port = port, str(_CLIENT_PORT)
+        address = f"ray://{host}:{port}"
+    hint = "is it up, and reachable from here? ray status --address ..."
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWERS_WITHIN_S).close()
+    except (OSError, OverflowError) as error:
+        raise OrchError(f"no Ray cluster answers at {address}: {error}", code="E720", hint=hint) from error
+    try:
+        if address.startswith("ray://"):
+            ray.init(address, logging_level=logging.ERROR, log_to_driver=False)
+        else:
+            ray.init(address, logging_level=logging.ERROR, log_to_driver=False, configure_logging=False)
+    except Exception as error:
+        text = str(error).strip().splitlines()
+        reason = text[0] if text else type(error).__name__
+        raise OrchError(f"cannot join the Ray cluster at {address}: {reason}", code="E720", hint=hint) from error

@@ -1,0 +1,119 @@
+"""Our own Ray: apart from everybody's, and gone without a trace, whoever is killed and when."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orch.gang import end_all, make_gang
+from orch.gang.janitor import sweep
+from tests.gang import functions
+from tests.gang.test_janitor import becomes_true, carriers
+
+# The driver says where it is; the test then kills it there. Each phase is entered by the real code.
+DRIVER = """
+import sys, ray
+from orch.gang import make_gang, end_all, ray_local, ray_workers
+from tests.gang import functions
+
+def say(phase):
+    if phase == sys.argv[1]:
+        print("at", phase, flush=True)
+
+def tell(phase, module, name):
+    real = getattr(module, name)
+    setattr(module, name, lambda *args, **kwargs: (say(phase), real(*args, **kwargs))[1])
+
+tell("starting", ray, "init")
+tell("placing", ray_workers, "placement_group")
+tell("closing", ray, "shutdown")
+with make_gang("local", 2) as gang:
+    say("made")
+    if sys.argv[1] != "closing":
+        gang.call(functions.compute, 60.0, on_event=lambda rank, event: say("running"))
+end_all()
+"""
+
+
+@pytest.fixture
+def temp() -> Iterator[Path]:
+    """A temporary directory whose path is short enough for Ray's sockets; processes are known by it."""
+    directory = Path(tempfile.mkdtemp(prefix="o-", dir="/tmp"))
+    yield directory
+    sweep(str(directory), str(directory))
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.mark.parametrize(
+    ("phase", "number"),
+    [
+        ("starting", signal.SIGKILL),
+        ("placing", signal.SIGKILL),
+        ("running", signal.SIGKILL),
+        ("closing", signal.SIGKILL),
+        ("starting", signal.SIGINT),
+        ("running", signal.SIGINT),
+        ("running", signal.SIGTERM),
+    ],
+)
+def test_a_killed_driver_leaves_no_process_and_no_directory(phase: str, number: signal.Signals, temp: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(temp), "PYTHONPATH": os.getcwd()}
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, phase],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=(temp / "stderr").open("w"),
+        text=True,
+        start_new_session=True,  # Ctrl-C reaches the whole foreground group of a terminal
+    )
+    assert driver.stdout is not None
+    assert driver.stdout.readline() == f"at {phase}\n", (temp / "stderr").read_text()
+    if number == signal.SIGINT:
+        os.killpg(driver.pid, number)
+    else:
+        os.kill(driver.pid, number)
+    assert driver.wait(15) in ((1, 130, -number) if number == signal.SIGINT else (-number,))
+    assert becomes_true(lambda: not carriers(str(temp))), carriers(str(temp))
+    assert becomes_true(lambda: not list(temp.glob("orch-*"))), list(temp.iterdir())
+
+
+def test_it_neither_reads_nor_changes_the_environment_and_leaves_no_directory(
+    monkeypatch: pytest.MonkeyPatch, temp: Path
+) -> None:
+    end_all()
+    monkeypatch.setattr(tempfile, "tempdir", str(temp))
+    monkeypatch.setenv("RAY_ADDRESS", "203.0.113.1:1")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    before = dict(os.environ)
+    with make_gang("local", 2) as gang:
+        assert dict(os.environ) == before
+        (session,) = temp.glob("orch-ray-*")
+        assert re.fullmatch(rf"orch-ray-{os.getpid()}-\w+", session.name)
+        assert gang.call(functions.all_reduce) == [3.0, 3.0]
+    end_all()
+    assert list(temp.iterdir()) == []
+    assert carriers(session.name) == []
+    assert dict(os.environ) == before
+
+
+def test_what_a_dead_driver_left_is_removed_by_the_next(monkeypatch: pytest.MonkeyPatch, temp: Path) -> None:
+    end_all()
+    monkeypatch.setattr(tempfile, "tempdir", str(temp))
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    stale, alive = temp / f"orch-ray-{gone.pid}-abc", temp / f"orch-ray-{os.getppid()}-abc"
+    for directory in (stale, alive):
+        (directory / "session").mkdir(parents=True)
+    with make_gang("local", 1):
+        assert not stale.exists()
+        assert alive.exists()
+    end_all()
