@@ -268,12 +268,16 @@ def _result_rows(found: Summary) -> list[list[object]]:
     rows: list[list[object]] = []
     for name, one in stacks.items() if isinstance(stacks, dict) else ():
         if isinstance(one, dict):
-            noise = " (not distinguishable)" if _at(one, "speedup", "distinguishable") is False else ""
+            gain = _shown(_at(one, "speedup", "median"), lambda gain: f"{gain:.2f}x")
+            if _at(one, "speedup", "over") == name:
+                gain = "baseline"
+            elif _at(one, "speedup", "distinguishable") is False:
+                gain += " (not distinguishable)"
             rows.append(
                 [
                     _short(name, 32),
                     _shown(_at(one, "step_time_s", "median"), format_seconds),
-                    _shown(_at(one, "speedup", "median"), lambda gain: f"{gain:.2f}x") + noise,
+                    gain,
                     _shown(_at(one, "predicted_step_time_s"), format_seconds),
                     _shown(_at(one, "loss", "last"), lambda loss: f"{loss:.4g}"),
                     _shown(_at(one, "accuracy"), lambda share: f"{share:.1%}"),

@@ -119,7 +119,7 @@ def _stack_parts(
             parent=parent,
             folder=folder,
             tags=_tags(tags | extra),
-            params=params({key: value for key, value in (own | {"seed": seed}).items() if value is not None}),
+            params=params({key: value for key, value in (own | {"seed": seed}).items() if value not in (None, {})}),
             content=_content(state, results, steps_of, values_of),
             results=results,
             steps=steps_of,
@@ -225,7 +225,8 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _text(value: object) -> str:
-    return _clean(value if isinstance(value, str) else encoding.dumps(value))
+    shown = value if isinstance(value, str) else encoding.encode(value)
+    return _clean(shown if isinstance(shown, str) else encoding.dumps(value))
 
 
 def _tags(tags: Mapping[str, str]) -> dict[str, str]:
@@ -234,6 +235,7 @@ def _tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 def _key(path: str, taken: Iterable[str]) -> str:
     """Return a key that MLflow takes; one that had to be changed carries a digest, so that two never meet."""
+    path = path.replace("+", " and ")  # stacks are named like a+b, and MLflow takes no plus
     safe = _UNSAFE_IN_KEY.sub("_", path).strip() or "_"
     # MLflow refuses what looks like a way out of a folder.
     safe = "/".join(piece if piece.strip(".") else "_" for piece in safe.split("/") if piece) or "_"
