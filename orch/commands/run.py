@@ -35,10 +35,10 @@ def command(
     document = invoke(invocation, Terminal())
     if document is None:
         return None  # a rank of torchrun other than the first: rank 0 speaks for all
-    if as_json:
-        return document
-    _say(document, recipe)
-    return None
+    if not as_json:
+        _say(document, recipe)
+    _draw(document)
+    return document if as_json else None
 
 
 def _say(document: dict[str, Any], recipe: str) -> None:
@@ -48,3 +48,16 @@ def _say(document: dict[str, Any], recipe: str) -> None:
     say(table(*table_of(document)))
     for line in (*footnotes(document), *next_steps(document, recipe)):
         say(line)
+
+
+def _draw(document: dict[str, Any]) -> None:
+    """Draw the run's figures, after the results are shown: nobody waits for them, and a run does not fail by them."""
+    import sys
+    from contextlib import suppress
+
+    from orch.experiment.pictures import draw
+
+    sys.stdout.flush()
+    if document["run_dir"] is not None:
+        with suppress(OSError, ValueError):
+            draw(Path(document["run_dir"]) / "figures", f"{document['experiment']}, {document['workers']} workers")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.errors import OrchError
+from orch.experiment.figures import figures
 from orch.experiment.outcome import Outcome
 from orch.experiment.predict import Forecast, predict
 from orch.experiment.results import document, results, simulated_document
@@ -88,7 +89,9 @@ def _simulate(recipe: Recipe, asked: Invocation) -> Document:
         forecast = predict(recipe)
         _keep_plans(run, forecast)
         _keep_traces(run, forecast, None)
-        return _finish(run, simulated_document(forecast))
+        found = simulated_document(forecast)
+        _keep_figures(run, figures(found, forecast, None))
+        return _finish(run, found)
 
 
 def _run(recipe: Recipe, on: str, run: RunLog, show: Show) -> Document:
@@ -104,16 +107,19 @@ def _run(recipe: Recipe, on: str, run: RunLog, show: Show) -> Document:
             _keep_part(run, execution, error)
             raise
     _keep_traces(run, outcome.forecast, outcome)
-    return _finish(run, document(outcome, results(outcome), "measured"))
+    found = document(outcome, results(outcome), "measured")
+    _keep_figures(run, figures(found, outcome.forecast, outcome))
+    return _finish(run, found)
 
 
 def _keep_part(run: RunLog, execution: Execution, error: BaseException) -> None:
     """Keep the figures of the blocks that all stacks finished before `error`, marked as not the whole."""
     outcome = None if execution.outcome is None else execution.outcome.comparable()
     if outcome is not None:
-        figures = document(outcome, results(outcome), "measured")
+        found = document(outcome, results(outcome), "measured")
         reason = str(error) or type(error).__name__
-        run.write("results.json", figures | {"complete": False, "notes": [*outcome.notes, f"not finished: {reason}"]})
+        _keep_figures(run, figures(found, outcome.forecast, outcome))
+        run.write("results.json", found | {"complete": False, "notes": [*outcome.notes, f"not finished: {reason}"]})
 
 
 def _keep_plans(run: RunLog, forecast: Forecast) -> None:
@@ -131,10 +137,15 @@ def _keep_traces(run: RunLog, forecast: Forecast, outcome: Outcome | None) -> No
         run.write("trace.json", trace(lanes), stack=name)
 
 
-def _finish(run: RunLog, figures: Mapping[str, Any]) -> Document:
-    run.finish(dict(figures) | {"complete": True})
+def _keep_figures(run: RunLog, texts: Mapping[str, str]) -> None:
+    for name, text in texts.items():
+        run.write(f"figures/{name}.csv", text)
+
+
+def _finish(run: RunLog, found: Mapping[str, Any]) -> Document:
+    run.finish(dict(found) | {"complete": True})
     run_dir = str(run.path) if run.path else None
-    return dict(figures) | {"complete": True, "run_dir": run_dir, "parent_run_id": run.parent_run_id}
+    return dict(found) | {"complete": True, "run_dir": run_dir, "parent_run_id": run.parent_run_id}
 
 
 def _tracker(asked: Invocation) -> Tracker:
