@@ -256,16 +256,23 @@ class ReduceScatter(Collective):
 
 @dataclass(frozen=True, slots=True)
 class AllGatherShards(Collective):
-    """The inverse of a reduce-scatter: each rank hands over its 1/p, and every rank ends with the whole buffer."""
+    """The inverse of a reduce-scatter: each rank hands over its 1/p, and every rank ends with the whole buffer.
+
+    The buffer is padded to a multiple of the group (`pad_to`), so that all shards are equal.
+    """
 
     kind: ClassVar[str] = "all_gather"
 
+    @property
+    def nbytes(self) -> int:
+        return self.buffer.nbytes // self.buffer.pad_to
+
     def seconds_for(self, nbytes: float, cluster: Cluster, span: Span) -> float:
-        seconds: float = cluster.all_gather_s(nbytes, span)
+        seconds: float = cluster.all_gather_s(nbytes * span.size, span)
         return seconds
 
     def wire_bytes(self, span: Span) -> float:
-        return (span.size - 1) / span.size * self.nbytes
+        return float((span.size - 1) * self.nbytes)
 
 
 @dataclass(frozen=True, slots=True)

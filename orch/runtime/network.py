@@ -237,7 +237,7 @@ class Network:
             return collectives.reduce_scatter(
                 backend, flat, shard, self._room(self._sending.task.group, flat)
             ), flat.nbytes
-        return collectives.all_gather(backend, flat, shard), shard.nbytes * buffer.ranks
+        return collectives.all_gather(backend, flat, shard), shard.nbytes
 
     def _room(self, group: str, like: Tensor) -> Tensor:
         """Return scratch memory of the group, of the type and size of `like`; its collectives use it one after another."""
