@@ -74,11 +74,14 @@ def docstring_breaches(name: str, tree: ast.Module) -> Iterator[str]:
 
 
 def assertion_breaches(name: str, text: str, tree: ast.Module) -> Iterator[str]:
-    """Yield tests that cannot fail."""
-    for node in ast.walk(tree):
-        if isinstance(node, Function) and node.name.startswith("test"):
-            source = ast.get_source_segment(text, node) or ""
-            if not _ASSERTS.search(source):
+    """Yield tests that cannot fail: neither they nor a helper of the same file that they call asserts anything."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, Function)]
+    asserting = {node for node in functions if _ASSERTS.search(ast.get_source_segment(text, node) or "")}
+    helpers = {node.name for node in asserting}
+    for node in functions:
+        if node.name.startswith("test") and node not in asserting:
+            called = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+            if not called & helpers:
                 yield f"{name}:{node.lineno}: {node.name} asserts nothing"
 
 

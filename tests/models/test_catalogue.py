@@ -77,7 +77,7 @@ def test_a_named_model_with_changed_knobs() -> None:
 def test_a_recipe_is_resolved() -> None:
     class Spec:
         use, python, profile = "mlp", None, None
-        arguments: dict[str, Any] = {"widths": [3]}  # noqa: RUF012 - as a recipe's schema has it
+        arguments: dict[str, Any] = {"widths": [3]}
 
     assert catalogue.resolve(Spec()).profile().numel == 65 * 3 + 4 * 10
 

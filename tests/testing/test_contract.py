@@ -134,7 +134,7 @@ def test_lost_mass_is_found():
 
 def test_facts_are_checked():
     class Loose(Knobs):
-        model_config = {"extra": "ignore", "frozen": False}  # noqa: RUF012
+        model_config = {"extra": "ignore", "frozen": False}
         size: int = 3
 
     technique = double(lambda plan, context, config: plan, name="Not_A_Name", config=Loose)

@@ -45,6 +45,8 @@ FINE = {
     "tests/sub/test_kind.py": '"""Kind."""\ndef test_it():\n    assert kind\n',
     "tests/techniques/schedules/test_dear.py": '"""DeAR."""\ndef test_it():\n    with raises(E):\n        f()\n',
     "tests/test_readme.py": '"""Blocks."""\ndef test_it():\n    assert blocks\n',
+    "tests/test_house.py": '"""Helper."""\ndef same(a):\n    assert a\ndef test_it():\n    same(1)\n',
+    "tools/house.py": '"""House."""\n',
     "tests/test_sub.py": '"""Package."""\ndef test_it():\n    assert sub\n',
 }
 
