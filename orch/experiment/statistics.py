@@ -88,7 +88,7 @@ class Speedup:
         else:
             text = f"not distinguishable (n={self.n}; a 1 % gain would need about {needed} blocks)"
         if self.outliers:
-            text += f"; far from the others: block {', '.join(str(block) for block in self.outliers)}"
+            text += f"; far from the others: block {', '.join(str(block + 1) for block in self.outliers)}"
         return text
 
 

@@ -126,7 +126,7 @@ def test_outliers_are_named_and_kept():
     found = compare(BASELINE, stack)
     assert found.outliers == (5,)
     assert found.n == 8
-    assert str(found).endswith("; far from the others: block 5")
+    assert str(found).endswith("; far from the others: block 6")
 
 
 @pytest.mark.parametrize(
