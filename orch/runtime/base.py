@@ -19,6 +19,10 @@ from orch.runtime.record import Record
 Groups = Mapping[str, Any]
 
 
+# Threads of a gloo group: torch's own default. With one, each small collective pays its start-up alone.
+GLOO_THREADS = 2
+
+
 class Progress(Protocol):
     """Where an engine says what it waits for, so that a hung collective can be named. A call costs microseconds."""
 

@@ -54,6 +54,7 @@ class FlatBuffer:
         length = self.flat.numel() // ranks
         self.shard = self.flat[place * length : (place + 1) * length] if length * ranks == self.flat.numel() else None
         self._gathered: Tensor | None = None
+        self._exchanged: Tensor | None = None
         names = [segment.name for segment in layout.segments if segment.is_gradient]
         self._parameters = [parameters[name] for name in names]
         self._targets = [self.views[name].view(parameters[name].shape) for name in names]
@@ -88,6 +89,12 @@ class FlatBuffer:
         if self._gathered is None:
             self._gathered = torch.zeros(self.ranks, self.bytes.numel(), dtype=torch.uint8, device=self.bytes.device)
         return self._gathered
+
+    def exchange(self) -> Tensor:
+        """Return a second buffer [N], in which a reduce-scatter collects what the other ranks send."""
+        if self._exchanged is None:
+            self._exchanged = torch.zeros_like(self.flat)
+        return self._exchanged
 
     def parts(self, name: str) -> list[Tensor]:
         """Return segment `name` as each rank sent it: flat views [numel], in rank order."""

@@ -22,7 +22,7 @@ def all_reduce(backend: Any, flat: Tensor) -> Any:
 def reduce_scatter(backend: Any, flat: Tensor, shard: Tensor, scratch: Tensor) -> Any:
     """Sum `flat` [N] over the ranks and leave this rank's part in `shard` [N/P], which may be a part of `flat`.
 
-    `scratch` [N] is used until the work has ended; collectives of one thread may share it.
+    `scratch` [N] is used until the work has ended.
     """
     if flat.is_cuda:
         return backend._reduce_scatter_base(shard, flat)

@@ -1,14 +1,14 @@
 """The net streams of one rank: buffers, process groups, and the collectives in flight.
 
-A process group with one worker thread runs what it is given in order, so launching in plan order is all that a stream
-needs. Where two neighbours of a stream, or a task and its predecessor, use different groups, the earlier one must have
-ended before the later one is launched.
+Collectives are launched in plan order, the same on every rank, each when its predecessors have ended. The process
+group's own worker is the stream: it takes them in this order. On CPU it has `GLOO_THREADS` threads, as torch's own
+engine has, so that the start-up of a small collective hides behind the one before it. Neighbours on a stream that use
+different groups follow each other strictly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +31,15 @@ HANDS_BACK = (AllReduce, AllGatherShards)
 
 
 class _Stream:
-    """One net stream of the running step: what was launched, and how much of it is known to have ended."""
+    """One net stream of the running step: what was launched, how much was seen to end, and how much was waited for."""
 
-    __slots__ = ("ended", "sends", "works")
+    __slots__ = ("ended", "ends", "seen", "sends", "works")
 
-    def __init__(self, sends: list[Send]) -> None:
+    def __init__(self, sends: list[Send], ends: list[float]) -> None:
         self.sends = sends
+        self.ends = ends
         self.works: list[Any] = []
-        self.ended = 0
+        self.seen = self.ended = 0
 
 
 class Network:
@@ -65,13 +66,16 @@ class Network:
         self.next_need = NEVER
         self._executor: Executor
         self._streams: list[_Stream] = []
-        self._marks: dict[str, Any] = {}
-        self._tails: dict[str, tuple[Any, Any]] = {}
+        # Of the step before, where its last collectives are still under way.
+        self._older: list[_Stream] = []
+        self._marks: dict[str, tuple[str, Any]] = {}
+        self._tails: dict[str, tuple[str, Any]] = {}
+        # NCCL runs what one group is given on one stream, so what was launched there before needs no waiting for.
+        self._ordered = device.type == "cuda"
         self._run: StepRecord
         self._carried = False
         self._sending: Send
         self._target: list[Any] = []
-        self._scratch: dict[str, Tensor] = {}
 
     def _join(self, plan: Plan, name: str, groups: Groups, device: torch.device) -> None:
         if name in self._backends:
@@ -101,13 +105,14 @@ class Network:
     def open(self, executor: Executor, program: Program, run: StepRecord, carried: bool) -> None:
         """Begin a step, or a flush."""
         self._marks = {
-            send.task.name: work
+            send.task.name: (send.task.group, work)
             for stream in self._streams
             for send, work in zip(stream.sends, stream.works, strict=False)
             if work is not None
         } if program.looks_back else {}  # fmt: skip
         self._executor, self._run, self._carried = executor, run, carried
-        self._streams = [_Stream(sends) for sends in program.nets]
+        self._older = [stream for stream in self._streams if stream.seen < len(stream.works)]
+        self._streams = [_Stream(sends, run.ends) for sends in program.nets]
         self.next_need = NEVER
 
     def close(self) -> None:
@@ -123,8 +128,12 @@ class Network:
     def launch(self, passed: int) -> None:
         """Launch, in plan order, what is ready when `passed` compute tasks have ended."""
         next_need = NEVER
+        for stream in self._older:
+            self._look(stream)
         for stream in self._streams:
             sends, works = stream.sends, stream.works
+            if stream.seen < len(works):
+                self._look(stream)
             while len(works) < len(sends):
                 send = sends[len(works)]
                 if send.task.lag and not self._carried:
@@ -149,7 +158,7 @@ class Network:
         """Launch a task that finishes the previous step, whatever stands before it in its own step."""
         stream = self._streams[send.stream]
         stream.works.extend([None] * (send.place - len(stream.works)))
-        self._wait_for_start(send, NEVER)
+        self._wait_for_start(send)
         self._send(stream, send)
 
     def _push(self, number: int, place: int, passed: int) -> None:
@@ -161,39 +170,37 @@ class Network:
                 raise RunError(
                     f"task {send.task.name!r} is waited for before what it sends has been computed", code="E616"
                 )
-            self._wait_for_start(send, passed)
+            self._wait_for_start(send)
             self.launch(passed)
 
     def _may_start(self, send: Send) -> bool:
-        group, work = self._tails.get(send.task.stream, (None, None))
-        if work is not None and group is not self._backends[send.task.group] and not work.is_completed():
+        tail = self._tails.get(send.task.stream)
+        if tail is not None and tail[0] != send.task.group and not tail[1].is_completed():
             return False
-        if any(not self._has_ended(stream, place, send) for stream, place in send.waits):
-            return False
-        return all(self._previous_ended(name) for name in send.waits_previous)
+        return all(self._behind(work, group, send) for group, work in self._before(send))
 
-    def _wait_for_start(self, send: Send, passed: int) -> None:
-        group, work = self._tails.get(send.task.stream, (None, None))
-        if work is not None and group is not self._backends[send.task.group]:
-            work.wait()
-        for stream, place in send.waits:
-            self.wait(stream, place, passed)
+    def _behind(self, work: Any, group: str, send: Send) -> bool:
+        """Whether `send` may be launched now and still run after `work`."""
+        return (self._ordered and group == send.task.group) or bool(work.is_completed())
+
+    def _before(self, send: Send) -> Iterator[tuple[str, Any]]:
+        """Yield group and work of each collective that `send` waits for and that has not been waited for yet."""
+        for number, place in send.waits:
+            stream = self._streams[number]
+            for index in range(stream.ended, place + 1):
+                if stream.works[index] is not None:
+                    yield stream.sends[index].task.group, stream.works[index]
         for name in send.waits_previous:
-            self.wait_previous(name)
+            if name in self._marks:
+                yield self._marks[name]
 
-    def _has_ended(self, number: int, place: int, send: Send) -> bool:
-        stream = self._streams[number]
-        if place < stream.ended:
-            return True
-        if place >= len(stream.works):
-            return False
-        work = stream.works[place]
-        same = stream.sends[place].task.group == send.task.group
-        return work is None or same or bool(work.is_completed())
-
-    def _previous_ended(self, name: str) -> bool:
-        work = self._marks.get(name)
-        return work is None or bool(work.is_completed())
+    def _wait_for_start(self, send: Send) -> None:
+        tail = self._tails.get(send.task.stream)
+        if tail is not None and tail[0] != send.task.group:
+            self._wait_work(tail[1], send.task.name)
+        for group, work in list(self._before(send)):
+            if not self._behind(work, group, send):
+                self._wait_work(work, send.task.name)
 
     def _send(self, stream: _Stream, send: Send) -> None:
         self._sending = send
@@ -219,9 +226,8 @@ class Network:
             raise self._failed(task.name, error) from error
         run.sent[index] = nbytes
         run.ranks[index] = self._ranks[task.group]
-        work.get_future().add_done_callback(partial(_stamp, run.ends, index))
         self._target.append(work)
-        self._tails[task.stream] = (backend, work)
+        self._tails[task.stream] = (task.group, work)
 
     def _hand_over(self, op: Collective, backend: Any, buffer: FlatBuffer) -> tuple[Any, int]:
         """Launch `op`; return its work, and the bytes that this rank handed over."""
@@ -234,17 +240,8 @@ class Network:
         if shard is None or not isinstance(op, ReduceScatter | AllGatherShards):
             raise RunError(f"this engine does not run {type(op).__name__} over {flat.numel()} items", code="E615")
         if isinstance(op, ReduceScatter):
-            return collectives.reduce_scatter(
-                backend, flat, shard, self._room(self._sending.task.group, flat)
-            ), flat.nbytes
+            return collectives.reduce_scatter(backend, flat, shard, buffer.exchange()), flat.nbytes
         return collectives.all_gather(backend, flat, shard), shard.nbytes
-
-    def _room(self, group: str, like: Tensor) -> Tensor:
-        """Return scratch memory of the group, of the type and size of `like`; its collectives use it one after another."""
-        kept = self._scratch.get(group)
-        if kept is None or kept.numel() < like.nbytes:
-            kept = self._scratch[group] = torch.zeros(like.nbytes, dtype=torch.uint8, device=like.device)
-        return kept[: like.nbytes].view(like.dtype)
 
     # -- waiting -----------------------------------------------------------------------------------------------------------
 
@@ -255,32 +252,44 @@ class Network:
             return
         if place >= len(stream.works):
             self._push(number, place, passed)
-        works, sends, run = stream.works, stream.sends, self._run
+        works, sends = stream.works, stream.sends
         self._wait_work(works[place], sends[place].task.name)
-        time = perf_counter()
         for index in range(stream.ended, place + 1):
             work, send = works[index], sends[index]
             if work is None:
                 continue
-            if not work.is_completed():
-                self._wait_work(work, send.task.name)
-            if run.ends[send.index] is NAN:
-                run.ends[send.index] = time
+            self._wait_work(work, send.task.name)
             if isinstance(send.op, HANDS_BACK):
                 self._buffers[send.op.buffer.name].hand_back()
         stream.ended = place + 1
+        self._look(stream)
+
+    def _look(self, stream: _Stream) -> None:
+        """Stamp the collectives that have ended since somebody looked."""
+        works, ends = stream.works, stream.ends
+        time = perf_counter()
+        while stream.seen < len(works):
+            work = works[stream.seen]
+            if work is not None:
+                if stream.seen >= stream.ended and not work.is_completed():
+                    return
+                index = stream.sends[stream.seen].index
+                if ends[index] is NAN:
+                    ends[index] = time
+            stream.seen += 1
 
     def settle(self) -> None:
         """Wait until everything that was launched has ended."""
-        for stream in self._streams:
+        for stream in (*self._older, *self._streams):
             for send, work in zip(stream.sends, stream.works, strict=False):
                 self._wait_work(work, send.task.name)
+            self._look(stream)
+        self._older = []
 
     def wait_previous(self, name: str) -> None:
         """Wait for collective `name` of the step before, if it is one."""
-        work = self._marks.get(name)
-        if work is not None:
-            self._wait_work(work, name)
+        if name in self._marks:
+            self._wait_work(self._marks[name][1], name)
 
     def _wait_work(self, work: Any, name: str) -> None:
         if work is None or work.is_completed():
@@ -306,10 +315,3 @@ class Network:
     def gathered(self, name: str, place: int) -> list[Tensor]:
         """Return segment `name` as each rank sent it."""
         return self._owners[place][name].parts(name)
-
-
-def _stamp(ends: list[float], index: int, _: Any) -> None:
-    """Called by the process group's thread when a collective has ended."""
-    time = perf_counter()
-    if ends[index] is NAN:
-        ends[index] = time

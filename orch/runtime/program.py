@@ -90,8 +90,7 @@ def compile_step(plan: Plan, index: int, rank: int) -> Program:
             entry = _send(number, task, *marks[task.name])
             program.nets[stream].append(entry)
             entry.need = max((places[name] + 1 for name in task.after if name in places), default=0)
-        own = marks.get(task.name, (-1, 0))[0]
-        entry.waits = _furthest([marks[name] for name in task.after if name in marks], own)
+        entry.waits = _furthest([marks[name] for name in task.after if name in marks])
         entry.waits_previous = task.after_previous
         program.looks_back |= bool(task.after_previous)
         if task.lag:
@@ -121,10 +120,9 @@ def _send(number: int, task: Task, stream: int, place: int) -> Send:
     return Send(number, task, task.op, stream, place)
 
 
-def _furthest(marks: list[Mark], own: int) -> tuple[Mark, ...]:
-    """One mark a stream is enough, since streams keep their order; the task's own stream needs none."""
+def _furthest(marks: list[Mark]) -> tuple[Mark, ...]:
+    """One mark a stream is enough: whoever waits for a place waits for all before it."""
     furthest: dict[int, int] = {}
     for stream, place in marks:
-        if stream != own:
-            furthest[stream] = max(place, furthest.get(stream, 0))
+        furthest[stream] = max(place, furthest.get(stream, 0))
     return tuple(furthest.items())

@@ -24,7 +24,7 @@ from orch.models.catalogue import ChosenModel
 from orch.models.datasets import ChosenData
 from orch.models.zoo.objective import Objective
 from orch.plan import Plan
-from orch.runtime.base import Engine, Setup
+from orch.runtime.base import GLOO_THREADS, Engine, Setup
 from orch.runtime.engine import PlanEngine
 from orch.runtime.links import LinkTimes, measure_links
 from orch.runtime.observe import Observation, observe
@@ -146,7 +146,7 @@ def measure(worker: Place, budget_s: float = 1.5) -> LinkTimes:
     """Measure this gang's collectives, alone and beside compute; all ranks are called at once."""
     if worker.world_size == 1:
         return LinkTimes(1)
-    group = worker.process_group("world")
+    group = worker.process_group("world", threads=GLOO_THREADS)
     _meet(worker)
     return measure_links(group, budget_s=budget_s, device=torch.device(worker.device))
 
@@ -163,14 +163,13 @@ def load(worker: Place, job: StackJob) -> None:
         config=job.config,
         progress=worker.progress,
     )
+    blocks = {name: group.block_of(worker.rank) for name, group in job.plan.groups.items()}
+    groups = {name: worker.process_group(name, ranks, threads=GLOO_THREADS) for name, ranks in blocks.items()}
     if job.engine is None:
-        groups = {name: worker.process_group(name) for name in job.plan.groups} if job.plan.world_size > 1 else {}
         engine: Engine = PlanEngine(job.plan, model, setup, groups)
     else:
         module, _, kind = job.engine.partition(":")
         make = getattr(importlib.import_module(module), kind)
-        # torch's own engine gets the process group torch makes by default: two threads.
-        groups = {name: worker.process_group(name, threads=2) for name in job.plan.groups}
         engine = make(job.plan, model, setup, groups)
     loaded = _load(subject)
     _session(worker).trainings[job.name, job.seed] = _Training(

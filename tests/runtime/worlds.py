@@ -26,7 +26,7 @@ class World:
         self._store = store
         self._kept: list[Any] = []
 
-    def group(self, name: str = "world", threads: int = 1) -> ProcessGroup:
+    def group(self, name: str = "world", threads: int = 2) -> ProcessGroup:
         """Return a new gloo group over all ranks; every rank must ask for it."""
         options = ProcessGroupGloo._Options()
         options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1", lazy_init=False)]
