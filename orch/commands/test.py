@@ -25,6 +25,7 @@ def command(
         list[str] | None, typer.Argument(metavar="[KNOB=VALUE]...", help="Knobs to prove it with.", show_default=False)
     ] = None,
     worlds: Annotated[str, typer.Option(metavar="N,..", help="World sizes to run steps in.")] = "1,2,3,5,8",
+    processes: Annotated[str, typer.Option(metavar="N,..", help="World sizes of real processes; 0: none.")] = "2",
     as_json: Json = False,
 ) -> object:
     """Prove that a technique keeps the contract: plans, costs, exactness or mass, odd sizes and worlds, resume."""
@@ -33,12 +34,13 @@ def command(
     technique = registry.technique(name)
     chosen = parse_knobs(technique, knobs or [])
     sizes = parse_worlds(worlds)
+    real = [] if processes.strip() == "0" else parse_worlds(processes, "--processes")
     if importlib.util.find_spec("torch") is None:
         raise OrchError("the contract runs real steps and needs torch", code="E003", hint="pip install 'orch[run]'")
     from orch.commands._output import say
     from orch.testing.contract import prove
 
-    findings = prove(technique, chosen, sizes)
+    findings = prove(technique, chosen, sizes, processes=real)
     broken = [finding for finding in findings if not finding.holds]
     if as_json and not broken:
         return {"technique": name, "worlds": sizes, "findings": findings}
@@ -82,12 +84,12 @@ def _bad_knob(technique: Technique, knob: str, reason: str, where: Position | No
     return OrchError(message, code="E018", where=where, hint=f"see orch show {technique.name}")
 
 
-def parse_worlds(text: str) -> list[int]:
+def parse_worlds(text: str, option: str = "--worlds") -> list[int]:
     """Return world sizes written `1,2,3`."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and 1 <= int(part) <= 64 for part in parts):
-        message = f"--worlds {text}: world sizes are numbers from 1 to 64, separated by commas"
-        raise OrchError(message, code="E018", hint="such as --worlds 1,2,3")
+        message = f"{option} {text}: world sizes are numbers from 1 to 64, separated by commas"
+        raise OrchError(message, code="E018", hint=f"such as {option} 1,2,3")
     return sorted({int(part) for part in parts})
 
 

@@ -5,7 +5,7 @@
         knobs = {"density": 0.1}
 
 `prove` runs the same checks without pytest (`orch test NAME`). Plans are run by lockstep ranks in this process, in
-worlds of odd sizes, over tensors of odd shapes; no process is started.
+worlds of odd sizes, over tensors of odd shapes; `processes` adds worlds of real processes, run by the runtime.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from inspect import getmodule
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -247,6 +247,15 @@ def check_resume(subject: Subject, world_size: int) -> None:
         _hold(same, f"parameter {name} differs after a resume; keep what lasts in executor.state or executor.generator")
 
 
+def check_processes(subject: Subject, world_size: int) -> None:
+    """In real processes every rank follows the plan, and ends where the plan's own arithmetic ends; resumes as well."""
+    from orch.testing import real
+
+    job = real.job_of(subject.plan(world_size), model(), subject.members, STEPS)
+    with real.make_gang("processes", world_size) as gang:
+        real.check_real(gang, job, is_lossless(subject.members))
+
+
 ONCE: tuple[Callable[[Subject], None], ...] = (check_facts, check_imports)
 EACH_WORLD: tuple[Callable[[Subject, int], None], ...] = (
     check_plan,
@@ -263,18 +272,19 @@ def prove(
     knobs: Mapping[str, Any] | None = None,
     worlds: Sequence[int] = WORLDS,
     beside: Iterable[Member] = (),
+    processes: Sequence[int] = (),
 ) -> list[Finding]:
-    """Return the finding of every check of `technique`, alone or `beside` others; never raises for a broken
-    technique.
+    """Return the finding of every check of `technique`, alone or `beside` others; never raises for a broken technique.
+
+    `worlds` are those of lockstep ranks, `processes` those of real ones, which take seconds to start.
     """
     subject = Subject(technique, knobs or {}, tuple(beside))
-    findings = [_found(check.__name__, None, lambda check=check: check(subject)) for check in ONCE]  # type: ignore[misc]
+    findings = [_found(check.__name__, None, partial(check, subject)) for check in ONCE]
     for check in EACH_WORLD:
-        findings += [
-            _found(check.__name__, world, lambda check=check, world=world: check(subject, world))  # type: ignore[misc]
-            for world in worlds
-        ]
-    return findings
+        findings += [_found(check.__name__, world, partial(check, subject, world)) for world in worlds]
+    return findings + [
+        _found("check_processes", world, partial(check_processes, subject, world)) for world in processes
+    ]
 
 
 class TechniqueContract:
@@ -286,6 +296,7 @@ class TechniqueContract:
     knobs: ClassVar[Mapping[str, Any]] = {}
     beside: ClassVar[tuple[Member, ...]] = ()
     worlds: ClassVar[Sequence[int]] = WORLDS
+    processes: ClassVar[Sequence[int]] = ()
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
         """Let pytest run each check once, or once a world."""
@@ -294,6 +305,7 @@ class TechniqueContract:
             metafunc.parametrize("contract_check", ONCE, ids=lambda check: check.__name__)
         if "contract_world" in metafunc.fixturenames:
             cases = [(check, world) for check in EACH_WORLD for world in cls.worlds]
+            cases += [(check_processes, world) for world in cls.processes]
             ids = [f"{check.__name__}-{world}" for check, world in cases]
             metafunc.parametrize(("contract_each", "contract_world"), cases, ids=ids)
 

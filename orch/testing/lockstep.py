@@ -112,7 +112,7 @@ Differentiate = Callable[[int, int, str, Tensor], Tensor]
 
 def distance(rank: int, step: int, name: str, value: Tensor) -> Tensor:
     """Return the gradient of half the squared distance of `value` to this rank's target of this step."""
-    return value - _drawn(value.shape, f"target {name} {rank} {step}")
+    return value - drawn(value.shape, f"target {name} {rank} {step}")
 
 
 @dataclass
@@ -130,7 +130,7 @@ class Lockstep:
     pending: bool = False
 
     def __post_init__(self) -> None:
-        parameters = {t.name: _drawn(t.shape, f"parameter {t.name}") for t in self.model.tensors}
+        parameters = {t.name: drawn(t.shape, f"parameter {t.name}") for t in self.model.tensors}
         self.ranks = [Rank(rank, self.plan.world_size, parameters, self.lr) for rank in range(self.plan.world_size)]
         self.gradients = {name: torch.zeros_like(value) for name, value in parameters.items()}
         self._reads = {m.name: [t.name for t in self.model.tensors if m.name in t.modules] for m in self.model.modules}
@@ -226,7 +226,8 @@ class Lockstep:
             self.gradients[name] += gradient
 
 
-def _drawn(shape: tuple[int, ...] | torch.Size, seed: str) -> Tensor:
+def drawn(shape: tuple[int, ...] | torch.Size, seed: str) -> Tensor:
+    """Return normal values [shape] that depend on `seed` alone."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(crc32(seed.encode())))
 
 

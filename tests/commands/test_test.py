@@ -12,7 +12,7 @@ from orch.errors import OrchError
 
 
 def test_a_shipped_technique_keeps_its_contract(orch) -> None:
-    done = orch("test", "mg-wfbp", "planner=greedy", "--worlds", "1,2")
+    done = orch("test", "mg-wfbp", "planner=greedy", "--worlds", "1,2", "--processes", "0")
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[-1].startswith("mg-wfbp keeps its contract: ")
     assert ["plan", "1,", "2", "holds"] in [line.split() for line in done.out.splitlines()]
@@ -20,6 +20,7 @@ def test_a_shipped_technique_keeps_its_contract(orch) -> None:
 
 def test_the_same_for_programs(orch) -> None:
     document = orch("test", "wfbp", "--worlds", "2", "--json").document
+    assert [f["world_size"] for f in document["findings"] if f["check"] == "processes"] == [2]
     assert (document["technique"], document["worlds"]) == ("wfbp", [2])
     assert {finding["message"] for finding in document["findings"]} == {""}
 
@@ -32,7 +33,7 @@ def test_a_broken_pass_is_found(orch, project: Path) -> None:
     broken = text.replace("return fuse_each_wave(", f"return {kept} if plan.world_size > 1 else fuse_each_wave(")
     assert broken != text
     path.write_text(broken, encoding="utf-8")
-    done = orch("test", "torn-idea", "--worlds", "2")
+    done = orch("test", "torn-idea", "--worlds", "2", "--processes", "0")
     assert done.code == 2
     assert "BROKEN" in done.out
     assert done.err.startswith("torn-idea breaks its contract in ")

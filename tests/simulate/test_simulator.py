@@ -62,7 +62,7 @@ def naive(plan, where, iterations, factors):
     return starts, ends
 
 
-def agree(plan, where, iterations, factors):
+def check_against_naive(plan, where, iterations, factors):
     timeline = simulate(plan, where, iterations=iterations)
     starts, ends = naive(plan, where, iterations, factors)
     for index in range(iterations):
@@ -88,14 +88,14 @@ def whole_roles(plan):
 @settings(max_examples=60, deadline=None)
 @given(plans())
 def test_equal_ranks(plan):
-    agree(whole_roles(plan), cluster(4, alpha_s=2.0, beta_s_per_byte=0.25), 4, np.ones((4, 4)))
+    check_against_naive(whole_roles(plan), cluster(4, alpha_s=2.0, beta_s_per_byte=0.25), 4, np.ones((4, 4)))
 
 
 @settings(max_examples=60, deadline=None)
 @given(plans())
 def test_roles_and_groups_of_some_ranks(plan):
     where = cluster(4, alpha_s=2.0, beta_s_per_byte=0.25)
-    agree(plan, replace(where, speed={3: 0.5}), 4, np.tile([1.0, 1.0, 1.0, 2.0], (4, 1)))
+    check_against_naive(plan, replace(where, speed={3: 0.5}), 4, np.tile([1.0, 1.0, 1.0, 2.0], (4, 1)))
 
 
 @settings(max_examples=40, deadline=None)
@@ -105,7 +105,7 @@ def test_jitter_is_a_factor_a_rank_and_iteration(plan, jitter):
     random = np.random.default_rng(0)
     slowness = np.array([1.0, 1.25, 1.0, 1.0])
     factors = [slowness * np.exp(jitter * random.standard_normal(4)) for _ in range(4)]
-    agree(plan, where, 4, factors)
+    check_against_naive(plan, where, 4, factors)
 
 
 def test_seeds_repeat_and_differ():
