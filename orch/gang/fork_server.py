@@ -25,11 +25,14 @@ from orch.gang import system
 
 _BOOT = "import sys; sys.path[:] = {path!r}; from orch.gang.fork_server import serve; serve({fd}, {preload!r})"
 
+# What every worker of a run needs, loaded once before the first fork. The first optimiser of a process loads torch._dynamo (1.5 s).
+PRELOAD = ("torch", "torch._dynamo", "hydra.utils", "orch.runtime.session")
+
 
 class ForkServer:
     """The owner's side: start a worker, learn how workers ended, kill one."""
 
-    def __init__(self, preload: Sequence[str] = ("torch",)) -> None:
+    def __init__(self, preload: Sequence[str] = PRELOAD) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         boot = _BOOT.format(path=[p or os.getcwd() for p in sys.path], fd=theirs.fileno(), preload=list(preload))
         with theirs:
