@@ -72,6 +72,14 @@ class LocalRay:
             ) from error
         return False
 
+    def problem(self) -> str:
+        """Return which process of the instance has died; nothing while all is well. Ray itself may need a minute."""
+        worker: Any = importlib.import_module("ray._private.worker")
+        with contextlib.suppress(AttributeError):
+            dead = [kind for kind, _ in worker._global_node.dead_processes()]
+            return f"{', '.join(dead)} of the local Ray died" if dead else ""
+        return ""
+
     def close(self) -> None:
         """End the instance and remove its directory."""
         import ray

@@ -6,8 +6,9 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from orch.errors import OrchError, RunError
 from orch.gang import system
@@ -33,11 +34,16 @@ class RaySession:
     def __init__(self, address: str, num_gpus: int = 0) -> None:
         self.address = address
         self._own: LocalRay | None = None
+        self._doubtful = False
         self._shared: Placement | None = None
         self._idle: list[Placement] = []  # hosts without workers, their fork servers warm
         # Ray sets variables for its own debugger, and turns SIGTERM into an exception in the middle of anything.
         with system.kept_environment(), system.kept_handler(signal.SIGTERM):
             self._open(num_gpus)
+        # Ray prints what it thinks of its nodes on standard output, which belongs to the command's result.
+        self._patches = contextlib.ExitStack()
+        with contextlib.suppress(AttributeError):
+            self._patches.enter_context(mock.patch("ray._private.worker.print_to_stdstream", _log))
 
     def _open(self, num_gpus: int) -> None:
         try:
@@ -61,7 +67,7 @@ class RaySession:
         gpu = specs[0].device != "cpu"
         if self._own is not None and not gpu:
             # CPUs of our own instance are only numbers, so that one host serves every gang: no second import of torch.
-            self._shared = self._shared or ray_workers.place(((1, False),), False, _PATIENCE_S)
+            self._shared = self._shared or ray_workers.place(((1, False),), False, _PATIENCE_S, self._problem)
             return self._start(self._shared, specs, [len(specs)])
         nodes = ray_workers.node_resources()
         counts = ray_workers.bundle_counts(len(specs), per_node, gpu, nodes) if self._own is None else [len(specs)]
@@ -71,12 +77,12 @@ class RaySession:
             self._idle.remove(idle)
             return self._start(idle, specs, counts)
         try:
-            placement = ray_workers.place(bundles, per_node is not None, _BRIEFLY_S)
+            placement = ray_workers.place(bundles, per_node is not None, _BRIEFLY_S, self._problem)
         except RunError:
             make_room()
             while self._idle:
                 self._idle.pop().end()
-            placement = ray_workers.place(bundles, per_node is not None, _PATIENCE_S)
+            placement = ray_workers.place(bundles, per_node is not None, _PATIENCE_S, self._problem)
         return self._start(placement, specs, counts)
 
     def _start(self, placement: Placement, specs: Sequence[Spec], counts: Sequence[int]) -> Workers:
@@ -90,15 +96,19 @@ class RaySession:
         if not well:
             placement.end()
             self._shared = None if placement is self._shared else self._shared
+            self._doubtful = self._own is not None  # a part of our own instance died: a new one is sure, and quick
         elif placement is not self._shared:
             self._idle.append(placement)
+
+    def _problem(self) -> str:
+        return self._own.problem() if self._own is not None else ""
 
     def alive(self) -> bool:
         """Tell whether the connection still works."""
         import ray
 
         try:
-            return bool(ray.is_initialized() and ray.nodes())
+            return bool(not self._doubtful and not self._problem() and ray.is_initialized() and ray.nodes())
         except Exception:  # noqa: BLE001 - Ray has no one error for "gone"
             return False
 
@@ -111,6 +121,11 @@ class RaySession:
         else:
             with contextlib.suppress(Exception):
                 ray.shutdown()
+        self._patches.close()
+
+
+def _log(data: Mapping[str, Any], ignore_prefix: bool) -> None:
+    logging.getLogger(__name__).info("%s: %s", data.get("pid"), " ".join(data.get("lines", ())))
 
 
 def _connect(address: str) -> None:

@@ -48,11 +48,12 @@ class RayHost(Host):
 class RayLink:
     """The driver's line to one crew of a RayHost: actor calls."""
 
-    def __init__(self, actor: Any, specs: Sequence[Spec]) -> None:
+    def __init__(self, actor: Any, specs: Sequence[Spec], problem: Callable[[], str]) -> None:
         self.ranks: Sequence[int] = [spec.rank for spec in specs]
         self.name = f"host of ranks {self.ranks}"
         self.shares_disk = False
         self._actor = actor
+        self._problem = problem
         self._crew = next(_crews)
         self._started = actor.start.remote(self._crew, list(specs))
         self._where = actor.where.remote()
@@ -73,6 +74,8 @@ class RayLink:
         """Return the host's answer: see Link."""
         ready, _ = ray.wait([self.question], timeout=0)
         if not ready:
+            if problem := self._problem():
+                raise HostLostError(problem)
             return None
         reply: Reply = self._get(self.question)
         self.question = self._ask()
@@ -80,7 +83,7 @@ class RayLink:
 
     def end(self) -> bool:
         """End the crew; tell whether the host is well and can make others."""
-        if not ray.is_initialized():  # a call would start another Ray of its own accord
+        if not ray.is_initialized() or self._problem():  # a call would start another Ray, or wait for a dead one
             return False
         stopped = self._actor.stop.remote(self._crew)
         try:
@@ -107,6 +110,7 @@ class Placement:
     group: Any
     actors: tuple[Any, ...]
     addresses: tuple[str, ...]
+    problem: Callable[[], str]
 
     def start(self, specs: Sequence[Spec], counts: Sequence[int], done: Done) -> RayWorkers:
         """Return the workers of `specs`, `counts` of them on each host. RunError: a host died."""
@@ -116,7 +120,9 @@ class Placement:
         try:
             for count, actor, address in zip(counts, self.actors, self.addresses, strict=True):
                 host = "127.0.0.1" if alone else address
-                links.append(RayLink(actor, [replace(spec, host=host) for spec in specs[first : first + count]]))
+                links.append(
+                    RayLink(actor, [replace(spec, host=host) for spec in specs[first : first + count]], self.problem)
+                )
                 first += count
             for link in links:
                 link.settle()
@@ -126,7 +132,7 @@ class Placement:
 
     def end(self) -> None:
         """End the hosts and give their resources back to the cluster."""
-        if not ray.is_initialized():
+        if not ray.is_initialized() or self.problem():
             return
         for actor in self.actors:
             with contextlib.suppress(RayError):
@@ -154,8 +160,8 @@ class RayWorkers(RemoteWorkers):
         self._done(self._placement, all(well))
 
 
-def place(bundles: tuple[Bundle, ...], spread: bool, patience_s: float) -> Placement:
-    """Return hosts for `bundles`, all or none; `spread`: each on a node of its own.
+def place(bundles: tuple[Bundle, ...], spread: bool, patience_s: float, problem: Callable[[], str]) -> Placement:
+    """Return hosts for `bundles`, all or none; `spread`: each on a node of its own. `problem` says what died of Ray.
 
     RunError: the resources stayed taken for `patience_s`, or a host died.
     """
@@ -179,11 +185,11 @@ def place(bundles: tuple[Bundle, ...], spread: bool, patience_s: float) -> Place
             )
             actors.append(options.remote(path))
     except BaseException as error:
-        Placement(bundles, group, tuple(actors), ()).end()
+        Placement(bundles, group, tuple(actors), (), problem).end()
         if isinstance(error, RayError):
             raise RunError(f"a placement group was not made: {_first_line(error)}", code="E723") from error
         raise
-    return Placement(bundles, group, tuple(actors), tuple(addresses))
+    return Placement(bundles, group, tuple(actors), tuple(addresses), problem)
 
 
 def bundle_counts(size: int, per_node: int | None, gpu: bool, nodes: Sequence[Mapping[str, float]]) -> list[int]:
@@ -198,7 +204,8 @@ def bundle_counts(size: int, per_node: int | None, gpu: bool, nodes: Sequence[Ma
         able = sum(slot >= per_node for slot in slots)
         if able < len(counts):
             wanted = f"{len(counts)} nodes with {per_node} {kind}{'s' * (per_node > 1)} each"
-            raise _never_fits(f"{size} workers want {wanted}", f"{len(nodes)} nodes with {_list(slots)} {kind}s")
+            there = f"{len(nodes)} node{'s' * (len(nodes) != 1)} with {_list(slots)} {kind}s"
+            raise _never_fits(f"{size} workers want {wanted}", there)
         return counts
     if sum(slots) < size:
         per = f"{len(nodes)} node{'s' * (len(nodes) != 1)}"
