@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
+from contextlib import suppress
 from typing import Protocol, TextIO
 
 LINE_EVERY_S = 5.0
+BAR = 24
+SHORTEST_BAR = 6
 
 
 class Show(Protocol):
@@ -42,20 +46,22 @@ class Quiet:
 
 
 class Terminal:
-    """Writes to standard error: one line kept up to date on a terminal, a line now and then elsewhere."""
+    """Writes to standard error: one line kept up to date on a terminal, a line now and then elsewhere.
+
+    Each stage says how many seconds after the start of the run it began, so that a slow one can be seen.
+    """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._live = self._stream.isatty()
         self._open = False
         self._steps = 0
-        self._began = self._said = time.monotonic()
+        self._started = self._began = self._said = time.monotonic()
 
     def stage(self, text: str) -> None:
         """Write a line."""
         self.end()
-        self._stream.write(f"{text}\n")
-        self._stream.flush()
+        self._write(f"{time.monotonic() - self._started:5.1f} s  {text}\n")
 
     def begin(self, steps: int) -> None:
         """Start the clock of the estimate."""
@@ -69,17 +75,40 @@ class Terminal:
             return
         self._said = now
         left = (now - self._began) / max(1, steps) * max(0, self._steps - steps)
-        text = f"step {steps} of {self._steps} | {where} | loss {loss:.3f} | {samples_per_s:.0f} samples/s | {left:.0f} s left"
-        if self._live:
-            self._stream.write(f"\r\x1b[2K{text}")
-            self._open = True
-        else:
-            self._stream.write(f"{text}\n")
-        self._stream.flush()
+        figures = [
+            f"step {steps} of {self._steps}", where, f"loss {loss:.3f}", f"{samples_per_s:.0f} samples/s", _left(left),
+        ]  # fmt: skip
+        if not self._live:
+            self._write(" | ".join(figures) + "\n")
+            return
+        # A line longer than the terminal is wide would wrap, and then could not be rewritten.
+        columns = shutil.get_terminal_size().columns - 1
+        line = " | ".join(figures)[:columns]
+        room = min(BAR, columns - len(line) - len("[]  99 % "))
+        if room >= SHORTEST_BAR:
+            line = f"{_bar(steps, self._steps, room)} {line}"
+        self._write(f"\r\x1b[2K{line}")
+        self._open = True
 
     def end(self) -> None:
         """Clear the line."""
         if self._open:
-            self._stream.write("\r\x1b[2K")
-            self._stream.flush()
+            self._write("\r\x1b[2K")
             self._open = False
+
+    def _write(self, text: str) -> None:
+        # A reader who has gone (`orch run 2>&1 | head`) is no reason to end a run.
+        with suppress(BrokenPipeError):
+            self._stream.write(text)
+            self._stream.flush()
+
+
+def _bar(done: int, whole: int, width: int) -> str:
+    share = min(1.0, done / max(1, whole))
+    filled = round(width * share)
+    return f"[{'#' * filled}{'-' * (width - filled)}] {100 * share:3.0f} %"
+
+
+def _left(seconds: float) -> str:
+    whole = round(seconds)
+    return f"{whole} s left" if whole < 120 else f"{whole // 60} min {whole % 60} s left"
