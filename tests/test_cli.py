@@ -156,6 +156,21 @@ def test_commands_are_completed() -> None:
     assert done.stdout.split() == ["check"]
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("orch check quick", {"quickstart"}),
+        ("orch test mg-", {"mg-wfbp"}),
+        ("orch show local", {"local-4"}),
+        ("orch list tech", {"techniques"}),
+        ("orch plan quickstart --sc", {"--scale"}),
+    ],
+)
+def test_names_are_completed(words: str, expected: set[str]) -> None:
+    done = orch(_ORCH_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(words.count(" ")))
+    assert set(done.stdout.split()) == expected
+
+
 def test_help_is_quick_and_light() -> None:
     code = (
         "import sys; from orch import cli; cli.main(['--help']);"

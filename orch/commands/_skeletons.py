@@ -7,8 +7,8 @@ RECIPE = """\
 # orch check {file}    says whether it is right;  orch show recipe    lists every field
 orch: 1
 name: {name}
-model: {{use: resnet8}}                  # orch list models
-data: {{use: digits8}}                   # orch list data
+model: {{use: resnet-digits}}            # orch list models; orch show resnet-digits tells what can be changed
+data: digits8                          # orch list data
 train:
   batch_per_worker: 32
   optimizer: {{sgd: {{lr: 0.1, momentum: 0.9}}}}

@@ -26,6 +26,19 @@ def test_a_new_technique_is_found_and_its_test_passes(orch, project: Path) -> No
     assert tested.returncode == 0, tested.stdout
 
 
+def test_a_new_recipe_is_right_as_it_is(orch, project: Path) -> None:
+    assert (
+        orch("new", "recipe", "my-first").out == "wrote recipes/my-first.yaml; next: orch check recipes/my-first.yaml\n"
+    )
+    assert orch("check", "my-first", "--json").document["stacks"]["mine"] == {
+        "techniques": ["mg-wfbp"],
+        "lossless": True,
+    }
+    text = (project / "recipes" / "my-first.yaml").read_text(encoding="utf-8")
+    fields = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert sum("#" in line for line in fields) >= 4
+
+
 def test_nothing_is_replaced(orch, project: Path) -> None:
     (project / "my_idea.py").write_text("mine\n", encoding="utf-8")
     done = orch("new", "technique", "my-idea")
