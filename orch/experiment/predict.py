@@ -177,6 +177,7 @@ def plan_stack(recipe: Recipe, stack: str, inputs: Inputs) -> tuple[Plan, list[P
         ready=lambda plan, step: ready_times(plan, step, cluster),
         parameters={tensor.name: tensor.shape for tensor in profile.tensors},
         forward_reads=forward_reads(profile),
+        gradient_dtype=recipe.stacks[stack].train.gradient_dtype,
     )
     members = recipe.stacks[stack].members
     return apply(_plain(recipe, stack, inputs), members, context, lambda plan: simulate(plan, cluster).step_time_s)
