@@ -1,5 +1,7 @@
 """Operations: costs from the cluster, bytes on the wire, and what a base refuses."""
 
+from dataclasses import replace
+
 import pytest
 
 from orch.cluster import Device
@@ -27,7 +29,7 @@ SPAN = WHERE.world
     [
         (AllReduce(BUFFER), 30.0, 72.0),
         (ReduceScatter(BUFFER), 15.0, 36.0),
-        (AllGatherShards(BUFFER), 15.0, 36.0),
+        (AllGatherShards(replace(BUFFER, pad_to=4)), 15.0, 36.0),
         # Every rank ends with four whole buffers.
         (AllGather(BUFFER), 3.0 + 0.25 * 4 * 48, 144.0),
     ],
@@ -35,7 +37,8 @@ SPAN = WHERE.world
 def test_collectives_cost_what_the_cluster_says(op, seconds, wire):
     assert op.cost_s(WHERE, SPAN) == pytest.approx(seconds)
     assert op.wire_bytes(SPAN) == wire
-    assert op.nbytes == 48
+    # A rank hands over its shard when gathering, its whole buffer otherwise.
+    assert op.nbytes == (12 if isinstance(op, AllGatherShards) else 48)
 
 
 def test_compute_is_measured_or_derived():

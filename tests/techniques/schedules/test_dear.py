@@ -1,10 +1,13 @@
 """DeAR against its brief: step times, what runs under what, padding, and low-rank payloads."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orch.plan import AllGatherShards, AllReduce, Forward, ReduceScatter, Update
 from orch.stack import payload_bytes
 from orch.testing.small import cluster, member, planned, profile, step_time_s
+from orch.testing.strategies import profiles
 from techniques.schedules import bucketed, dear, wfbp
 
 LOOKUP = {"bucketed": bucketed.technique}
@@ -88,3 +91,23 @@ def test_one_worker_has_nothing_to_split():
     plan = planned(model, cluster(1), [member(dear.technique)], LOOKUP)
     assert [task.op.kind for task in plan.steps[0]][-1] == "update"
     assert plan.steps[0].of(Update)[0].lag == 0
+
+
+@given(profiles(), st.integers(2, 5))
+def test_it_sends_no_more_bytes_than_the_all_reduces_it_splits(model, world):
+    where = cluster(world, alpha_s=1.0)
+    plan = planned(model, where, [member(dear.technique, bucket="100B")], LOOKUP)
+    halves = [task for kind in (ReduceScatter, AllGatherShards) for task in plan.steps[0].of(kind)]
+    wire = sum(task.op.wire_bytes(where.world) for task in halves)
+    padded = sum(task.op.nbytes for task in plan.steps[0].of(ReduceScatter))
+    assert wire == pytest.approx(2 * (world - 1) / world * padded)
+    assert 4 * model.numel <= padded < 4 * (model.numel + world * len(halves))
+
+
+@pytest.mark.parametrize("prefetch", [None, 1, 2])
+def test_it_is_never_slower_than_waiting_for_everything_at_once(prefetch):
+    model = profile([(100,)] * 6, [1.0, 3.0, 1.0, 2.0, 1.0, 1.0], [1.0] * 6)
+    where = cluster(4, alpha_s=0.5, beta_s_per_byte=0.005)
+    split = planned(model, where, [member(dear.technique, bucket="0B", prefetch=prefetch)], LOOKUP)
+    whole = planned(model, where, [member(wfbp.technique)], LOOKUP)
+    assert step_time_s(split, where) <= step_time_s(whole, where)
