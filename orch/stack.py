@@ -125,7 +125,11 @@ def apply(
 
 def payload_bytes(plan: Plan) -> float:
     """Return the bytes that one worker hands to collectives in a step, averaged over the period."""
-    total = sum(task.op.nbytes for step in plan.steps for task in step if isinstance(task.op, Collective))
+    total = 0
+    for step in plan.steps:
+        for task in step.tasks:
+            if isinstance(task.op, Collective):
+                total += task.op.nbytes
     return total / plan.period
 
 

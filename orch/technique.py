@@ -220,7 +220,14 @@ def fusible_runs(step: Step) -> list[Sequence[Task]]:
         by_key: dict[object, list[Task]] = {}
         for task in wave:
             op: Collective = task.op  # type: ignore[assignment]
-            dtypes = frozenset(segment.dtype for segment in op.buffer.segments) if op.kind != "all_gather" else None
-            by_key.setdefault((type(op), task.role, task.group, task.stream, task.lag, dtypes), []).append(task)
+            segments = op.buffer.segments
+            dtypes: object = None
+            if op.kind != "all_gather":
+                dtypes = segments[0].dtype if len(segments) == 1 else frozenset(s.dtype for s in segments)
+            key = (type(op), task.role, task.group, task.stream, task.lag, dtypes)
+            if key in by_key:
+                by_key[key].append(task)
+            else:
+                by_key[key] = [task]
         runs.extend(by_key.values())
     return runs

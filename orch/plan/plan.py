@@ -64,9 +64,10 @@ class Step:
         result: list[int] = []
         for task in self.tasks:
             depth = 0
-            for name in task.after:
-                if after_it.get(name, 0) > depth:
-                    depth = after_it[name]
+            if after_it:
+                for name in task.after:
+                    if name in after_it and after_it[name] > depth:
+                        depth = after_it[name]
             result.append(depth)
             if isinstance(task.op, Collective):
                 after_it[task.name] = depth + 1
@@ -120,16 +121,17 @@ class Step:
         place = {task.name: position for position, task in enumerate(self.tasks)}
         buckets = sorted(buckets, key=lambda members: place[members[-1].name])
         renamed: dict[str, str] = {}
-        merged: dict[str, Task] = {}
+        merged: dict[str, Task] = {}  # by the name of the last member
         for index, members in enumerate(buckets):
             name = f"{members[0].name.split('.')[0]}.b{index}"
             merged[members[-1].name] = self._fused(members, name, place)
             renamed.update((task.name, name) for task in members)
-        result = [
-            _renamed(merged.get(task.name, task), renamed)
-            for task in self.tasks
-            if task.name in merged or task.name not in renamed
-        ]
+        result = []
+        for task in self.tasks:
+            if task.name not in renamed:
+                result.append(_renamed(task, renamed))
+            elif task.name in merged:
+                result.append(_renamed(merged[task.name], renamed))
         return Step(tuple(result))
 
     def _fused(self, members: Sequence[Task], name: str, place: Mapping[str, int]) -> Task:
@@ -146,6 +148,8 @@ class Step:
 
 
 def _renamed(task: Task, names: Mapping[str, str], keep: str = "") -> Task:
+    if not task.after and not task.after_previous:
+        return task
     if names.keys().isdisjoint(task.after) and names.keys().isdisjoint(task.after_previous):
         return task
     after, previous = (

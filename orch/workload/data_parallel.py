@@ -7,6 +7,7 @@ Techniques merge, delay, split or compress from there.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from orch.models.profile import Module, Profile, Tensor
 from orch.plan import COMPUTE, NET, AllReduce, Backward, Buffer, Forward, Plan, Segment, Task, Update
@@ -31,11 +32,11 @@ def data_parallel(
     `precision` is the dtype of the model's arithmetic, `gradient_dtype` the one on the wire; `update_s` the measured
     seconds of the optimiser. With one worker there is nothing to send.
     """
-    tasks = [Task(f"forward.{module.name}", _forward(module, batch, precision)) for module in profile.modules]
+    tasks = [_forward(module, batch, precision) for module in profile.modules]
     sends: list[Task] = []
     numel = 0
     for name, modules, tensors in _backward_tasks(profile):
-        tasks.append(Task(name, _backward(modules, tensors, batch, precision)))
+        tasks.append(_backward(name, modules, tensors, batch, precision))
         for tensor in tensors:
             items = tensor.numel
             numel += items
@@ -67,20 +68,45 @@ def _backward_tasks(profile: Profile) -> Iterable[tuple[str, tuple[Module, ...],
         yield f"backward.{last}{suffix}", segment.modules, segment.tensors
 
 
-def _forward(module: Module, batch: int, precision: str) -> Forward:
+def _forward(module: Module, batch: int, precision: str) -> Task:
     moved = FORWARD_BYTES_PER_ELEMENT * module.activation_elements * batch
-    return Forward(module.name, module.flops * batch, moved, precision, module.forward_s)
+    return _forward_task(module.name, module.flops * batch, moved, precision, module.forward_s)
 
 
-def _backward(modules: tuple[Module, ...], tensors: tuple[Tensor, ...], batch: int, precision: str) -> Backward:
-    names = tuple([tensor.name for tensor in tensors])
-    seconds = [module.backward_s for module in modules]
-    measured = sum(value for value in seconds if value is not None) if None not in seconds else None
-    flops = sum(module.backward_flops for module in modules) * batch
-    moved = BACKWARD_BYTES_PER_ELEMENT * sum(module.activation_elements for module in modules) * batch
-    return Backward(modules[-1].name if modules else "", flops, moved, precision, measured, names)
+def _backward(name: str, modules: tuple[Module, ...], tensors: tuple[Tensor, ...], batch: int, precision: str) -> Task:
+    flops = activations = seconds = 0.0
+    measured = True
+    for module in modules:
+        flops += module.backward_flops
+        activations += module.activation_elements
+        if module.backward_s is None:
+            measured = False
+        else:
+            seconds += module.backward_s
+    last = modules[-1].name if modules else ""
+    moved = BACKWARD_BYTES_PER_ELEMENT * activations * batch
+    ready = tuple([tensor.name for tensor in tensors])
+    return _backward_task(name, last, flops * batch, moved, precision, seconds if measured else None, ready)
 
 
+# Tasks are values, so plans share equal ones: the stacks of a recipe, the points of a sweep and the sizes of a study
+# draw the same tasks again and again, and making one costs more than looking it up.
+_SHARED = 1 << 15
+
+
+@lru_cache(_SHARED)
+def _forward_task(module: str, flops: float, moved: float, precision: str, seconds: float | None) -> Task:
+    return Task(f"forward.{module}", Forward(module, flops, moved, precision, seconds))
+
+
+@lru_cache(_SHARED)
+def _backward_task(
+    name: str, module: str, flops: float, moved: float, precision: str, seconds: float | None, ready: tuple[str, ...]
+) -> Task:
+    return Task(name, Backward(module, flops, moved, precision, seconds, ready))
+
+
+@lru_cache(_SHARED)
 def _send(tensor: str, numel: int, ready: str, dtype: str) -> Task:
     name = f"all_reduce.{tensor}"
     return Task(name, AllReduce(Buffer(name, (Segment(tensor, numel, dtype, tensor),))), NET, (ready,))

@@ -67,13 +67,13 @@ def exact(ready_s: Sequence[float], nbytes: Sequence[float], cost_s: Cost) -> li
             begin, first = i, least
             costs = cost_s(sizes[i : i + _ROWS, None] - sizes[None, first : i + _ROWS])
         row = costs[i - begin, least - first : i - first]
+        # What ended by `ready` leaves the network free then; all later ends lie beyond it.
+        best, finish[i] = least, ready + row[0]
         if len(row) > 1:
-            ends = np.maximum(finish[least:i], ready) + row
+            ends = finish[least:i] + row
+            ends[0] = finish[i]
             best = i - 1 - int(ends[::-1].argmin())
             finish[i] = ends[best - least]
-        else:
-            best = i - 1
-            finish[i] = max(known[best], ready) + row[0]
         cut[i] = best
         known.append(float(finish[i]))
     bounds = []
