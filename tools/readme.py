@@ -6,7 +6,8 @@ Which blocks run, by the language after the fence:
   python   runs in the same folder; it must not fail
   yaml     is a recipe: written to the file that its first comment names, then checked
   sh       is for people; each `make TARGET` in it must be a target of the Makefile
-Other blocks (text) are not run.
+Other blocks (text) are not run. A text block below a comment `<!-- recorded: COMMAND -->` is what COMMAND printed when somebody
+last called `python tools/readme.py --record README.md`: real runs take a minute and differ from machine to machine.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+_RECORDED = re.compile(r"<!-- recorded: (.*?) -->\n```text\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 
 
@@ -121,8 +123,32 @@ def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def recorded(text: str) -> list[tuple[str, str]]:
+    """Return (command, output) of every recorded block."""
+    return [(m[1], m[2]) for m in _RECORDED.finditer(text)]
+
+
+def record(path: Path) -> None:
+    """Run the commands of a file's recorded blocks again, and put what they print in place of what they printed."""
+    with tempfile.TemporaryDirectory() as folder:
+
+        def again(match: re.Match[str]) -> str:
+            done = _run(["bash", "-c", f"{match[1]} 2>/dev/null"], Path(folder))
+            if done.returncode != 0:
+                raise SystemExit(f"{path}: `{match[1]}` fails with {done.returncode}")
+            output = done.stdout.replace(f"{folder}/", "")
+            return f"<!-- recorded: {match[1]} -->\n```text\n{output}```"
+
+        path.write_text(_RECORDED.sub(again, path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
 def main(arguments: list[str]) -> int:
     """Run every block of the files; print the faults and return the exit code."""
+    if "--record" in arguments:
+        for name in arguments:
+            if name != "--record":
+                record(Path(name))
+        return 0
     found = 0
     for name in arguments or ["README.md"]:
         with tempfile.TemporaryDirectory() as folder:

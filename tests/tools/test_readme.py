@@ -81,5 +81,22 @@ def test_targets_of_make_must_exist(tmp_path: Path) -> None:
     ]
 
 
+def test_recorded_output_is_replaced_by_what_the_command_prints_now(tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    path.write_text(
+        "x\n<!-- recorded: echo new; echo err >&2; pwd -->\n```text\nold\n```\n```text\nkept\n```\n", encoding="utf-8"
+    )
+    assert readme.main(["--record", str(path)]) == 0
+    text = path.read_text(encoding="utf-8")
+    (command, output), *rest = readme.recorded(text)
+    assert (command, rest) == ("echo new; echo err >&2; pwd", [])
+    assert output.startswith("new\n/")
+    assert "old" not in text
+    assert text.endswith("```text\nkept\n```\n")
+    path.write_text("<!-- recorded: exit 3 -->\n```text\nold\n```\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match="`exit 3` fails with 3"):
+        readme.record(path)
+
+
 def test_links_are_found_without_their_anchors() -> None:
     assert readme.links(TEXT) == ["that.md", "p.svg"]
