@@ -41,6 +41,7 @@ class ForkServer:
                 [sys.executable, "-c", boot],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # standard output belongs to the driver's result
                 start_new_session=True,
             )
         self.connection = Connection(ours.detach())

@@ -87,7 +87,8 @@ class LocalWorkers:
     def wait(self, timeout_s: float) -> list[tuple[int, bytes | Died]]:
         ranks = {c: rank for rank, c in enumerate(self._connections) if c is not None}
         said: list[tuple[int, bytes | Died]] = []
-        for ready in wait([*ranks, self._server.connection], timeout_s):
+        server = self._server.connection
+        for ready in wait([*ranks, *([] if server.closed else [server])], timeout_s):
             if ready in ranks:
                 said += self._read(ranks[ready])
         return said + self._deaths()

@@ -35,6 +35,7 @@ class RaySession:
         self.address = address
         self._own: LocalRay | None = None
         self._doubtful = False
+        self._closed = False
         self._shared: Placement | None = None
         self._idle: list[Placement] = []  # hosts without workers, their fork servers warm
         # Ray sets variables for its own debugger, and turns SIGTERM into an exception in the middle of anything.
@@ -101,6 +102,11 @@ class RaySession:
             self._idle.append(placement)
 
     def _problem(self) -> str:
+        """Return what keeps Ray from being asked anything; nothing while all is well."""
+        import ray
+
+        if self._closed or not ray.is_initialized():
+            return "its Ray session was closed"
         return self._own.problem() if self._own is not None else ""
 
     def alive(self) -> bool:
@@ -108,7 +114,7 @@ class RaySession:
         import ray
 
         try:
-            return bool(not self._doubtful and not self._problem() and ray.is_initialized() and ray.nodes())
+            return bool(not self._doubtful and not self._problem() and ray.nodes())
         except Exception:  # noqa: BLE001 - Ray has no one error for "gone"
             return False
 
@@ -116,6 +122,7 @@ class RaySession:
         """Disconnect; end the instance if it is ours."""
         import ray
 
+        self._closed = True
         if self._own is not None:
             self._own.close()
         else:

@@ -67,15 +67,17 @@ class RayLink:
 
     def post(self, rank: int, log_path: str | None, store: Address, payload: bytes) -> None:
         """Hand a call to a rank: see Link."""
+        if problem := self._problem():
+            raise HostLostError(problem)
         log = log_path if self.shares_disk or log_path is None else SPOOL
         self._actor.post.remote(self._crew, rank, log, store, payload)
 
     def answer(self) -> Reply | None:
         """Return the host's answer: see Link."""
+        if problem := self._problem():  # first: without a session, a call of Ray would start one of its own accord
+            raise HostLostError(problem)
         ready, _ = ray.wait([self.question], timeout=0)
         if not ready:
-            if problem := self._problem():
-                raise HostLostError(problem)
             return None
         reply: Reply = self._get(self.question)
         self.question = self._ask()
@@ -83,7 +85,7 @@ class RayLink:
 
     def end(self) -> bool:
         """End the crew; tell whether the host is well and can make others."""
-        if not ray.is_initialized() or self._problem():  # a call would start another Ray, or wait for a dead one
+        if self._problem():
             return False
         stopped = self._actor.stop.remote(self._crew)
         try:
@@ -132,7 +134,7 @@ class Placement:
 
     def end(self) -> None:
         """End the hosts and give their resources back to the cluster."""
-        if not ray.is_initialized() or self.problem():
+        if self.problem():
             return
         for actor in self.actors:
             with contextlib.suppress(RayError):
@@ -152,7 +154,8 @@ class RayWorkers(RemoteWorkers):
 
     def pause(self, timeout_s: float) -> None:
         """Wait for an answer: see RemoteWorkers."""
-        ray.wait([link.question for link in self._ray_links], timeout=timeout_s)
+        if not self._placement.problem():
+            ray.wait([link.question for link in self._ray_links], timeout=timeout_s)
 
     def end(self) -> None:
         """End the workers: see Workers."""
@@ -161,7 +164,7 @@ class RayWorkers(RemoteWorkers):
 
 
 def place(bundles: tuple[Bundle, ...], spread: bool, patience_s: float, problem: Callable[[], str]) -> Placement:
-    """Return hosts for `bundles`, all or none; `spread`: each on a node of its own. `problem` says what died of Ray.
+    """Return hosts for `bundles`, all or none; `spread`: each on a node of its own. `problem` says what ails Ray.
 
     RunError: the resources stayed taken for `patience_s`, or a host died.
     """

@@ -45,7 +45,6 @@ class Spec:
     device: str = "cpu"
     host: str = "127.0.0.1"
     env: Mapping[str, str] = field(default_factory=dict)
-    path: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +140,6 @@ def serve(spec: Spec, connection_descriptor: int, progress_descriptor: int, spoo
     system.set_title(f"orch rank {spec.rank} of {spec.world_size}")
     connection = Connection(connection_descriptor)
     os.environ.update(spec.env)
-    sys.path.extend(entry for entry in spec.path if entry not in sys.path)
     limit_threads(spec.threads)
     faulthandler.enable()
     outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()

@@ -83,3 +83,38 @@ def _fail(how: str) -> None:
         raise OrchError("data set 'x' is absent", code="E321", hint="make it")
     elif how == "lambda":
         raise SystemExit(3)
+
+
+def unpicklable(worker: Worker) -> Any:
+    return lambda: worker
+
+
+def gather_in(worker: Worker, ranks: list[int]) -> list[float] | None:
+    import torch
+
+    if worker.rank not in ranks:
+        return None
+    mine, all_of_them = torch.tensor([float(worker.rank)]), [torch.zeros(1) for _ in ranks]
+    worker.process_group("sub", ranks=ranks).allgather([all_of_them], [mine]).wait()
+    return [float(tensor) for tensor in all_of_them]
+
+
+def same_group_twice(worker: Worker) -> tuple[bool, bool, bool]:
+    import torch.distributed as dist
+
+    one, other = worker.process_group("a"), worker.process_group("b")
+    return worker.process_group("a") is one, one is other, dist.is_initialized()
+
+
+def ddp_gradient(worker: Worker) -> list[float]:
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1), process_group=worker.process_group("ddp", threads=2))
+    model(torch.full((2, 4), 1.0 + worker.rank)).sum().backward()
+    return [float(x) for x in model.module.weight.grad.flatten()]
+
+
+def ask_for(worker: Worker, ranks: list[int]) -> None:
+    worker.process_group("sub", ranks=ranks)

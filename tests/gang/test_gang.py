@@ -124,6 +124,26 @@ def test_after_a_failure_no_worker_is_left_and_the_next_gang_works(on: str) -> N
         assert not set(pids) & {answer[3] for answer in fresh.call(functions.who)}
 
 
+def test_an_error_in_the_callers_own_handler_ends_the_gang(on: str) -> None:
+    gang = make_gang(on, 2)
+    pids = [answer[3] for answer in gang.call(functions.who)]
+
+    def interrupt(rank: int, event: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        gang.call(functions.compute, 60.0, on_event=interrupt)
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_a_gang_closed_after_everything_was_ended_does_no_harm(on: str) -> None:
+    gang = make_gang(on, 2)
+    end_all()
+    gang.close()
+    with make_gang(on, 2) as fresh:
+        assert fresh.call(functions.all_reduce) == [3.0, 3.0]
+
+
 def test_two_gangs_at_once(on: str) -> None:
     with make_gang(on, 2) as one, make_gang(on, 2) as two:
         assert not {a[3] for a in one.call(functions.who)} & {a[3] for a in two.call(functions.who)}

@@ -86,6 +86,19 @@ def test_a_killed_driver_leaves_no_process_and_no_directory(phase: str, number: 
     assert becomes_true(lambda: not list(temp.glob("orch-*"))), list(temp.iterdir())
 
 
+def test_two_drivers_at_once_do_not_meet(temp: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(temp), "PYTHONPATH": os.getcwd()}
+    code = "from orch.gang import make_gang; from tests.gang import functions\n"
+    code += "with make_gang('local', 2) as gang: print(gang.call(functions.all_reduce))"
+    drivers = [
+        subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    assert [driver.communicate(timeout=120)[0] for driver in drivers] == ["[3.0, 3.0]\n"] * 2
+    assert becomes_true(lambda: not carriers(str(temp)))
+    assert list(temp.glob("orch-*")) == []
+
+
 def test_it_neither_reads_nor_changes_the_environment_and_leaves_no_directory(
     monkeypatch: pytest.MonkeyPatch, temp: Path
 ) -> None:

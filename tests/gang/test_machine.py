@@ -1,0 +1,40 @@
+"""What this machine can hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from orch.errors import OrchError
+from orch.gang import machine
+from orch.gang.worker import Spec
+
+
+@pytest.mark.parametrize(("visible", "count"), [("", 0), ("-1", 0), ("0", 1), ("2,5,7", 3), ("GPU-a,GPU-b", 2)])
+def test_visible_gpus_are_counted(visible: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert machine.num_gpus() == count
+
+
+def test_every_gpu_worker_gets_a_device_of_its_own() -> None:
+    specs = [Spec(rank, 3, 1, "cuda", env={"A": "b"}) for rank in range(3)]
+    given = machine.split_gpus(specs, "4,6")
+    assert [spec.env for spec in given] == [{"A": "b", "CUDA_VISIBLE_DEVICES": name} for name in ("4", "6", "2")]
+    assert {spec.device for spec in given} == {"cuda:0"}
+    cpu = [Spec(0, 1, 1)]
+    assert machine.split_gpus(cpu, "0") == cpu
+
+
+def test_memory_and_cores_decide_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "free_bytes", lambda: 10 * machine.WORKER_BYTES)
+    monkeypatch.setattr(machine, "num_cores", lambda: 4)
+    assert machine.refuse_or_note(4, "cpu") == ()
+    assert machine.refuse_or_note(10, "cpu") == ("10 workers share 4 cores",)
+    with pytest.raises(OrchError, match=r"^11 workers want at least 1 GB of memory; this machine has 1 GB free"):
+        machine.refuse_or_note(11, "cpu")
+    monkeypatch.setattr(machine, "free_bytes", lambda: None)
+    assert machine.refuse_or_note(11, "cpu") == ("11 workers share 4 cores",)
+
+
+def test_the_identity_of_a_machine_does_not_change() -> None:
+    assert machine.identity() == machine.identity() != ""
+    assert (machine.free_bytes() or 1) > 0
