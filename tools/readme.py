@@ -133,7 +133,7 @@ def record(path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
 
         def again(match: re.Match[str]) -> str:
-            done = _run(["bash", "-c", f"{match[1]} 2>/dev/null"], Path(folder))
+            done = _run(["bash", "-c", f"{{ {match[1]}; }} 2>/dev/null"], Path(folder))
             if done.returncode != 0:
                 raise SystemExit(f"{path}: `{match[1]}` fails with {done.returncode}")
             output = done.stdout.replace(f"{folder}/", "")
