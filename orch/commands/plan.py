@@ -153,12 +153,17 @@ def _bucket_lines(stack: StackForecast, most: int = 6) -> list[str]:
 
     lines = []
     for number, bucket in enumerate(stack.buckets[:most]):
-        first, last = bucket.tensors[0], bucket.tensors[-1]
-        names = first if first == last else f"{first} .. {last} ({len(bucket.tensors)})"
+        first, last = (_end_of(bucket.tensors[place]) for place in (0, -1))
+        names = first if len(bucket.tensors) == 1 else f"{first} .. {last} ({len(bucket.tensors)})"
         lines.append(f"bucket {number}: {bucket.collective} of {format_bytes(bucket.nbytes)}, {names}")
     if len(stack.buckets) > most:
         lines.append(f"... and {len(stack.buckets) - most} more (--json has all)")
     return lines
+
+
+def _end_of(name: str, most: int = 36) -> str:
+    """Return a long name without its beginning, which neighbours share."""
+    return name if len(name) <= most else f"…{name[1 - most :]}"
 
 
 def _say_scales(scales: Mapping[int, Forecast]) -> None:

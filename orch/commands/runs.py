@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -91,7 +91,7 @@ def listed(
 @app.command(_ONE, hidden=True)
 def show(context: typer.Context, run: Id, runs: Runs = None, as_json: Json = False) -> object:
     """Look into one run: how it stands, what it found, where its files are."""
-    from orch.commands._output import note, say, table
+    from orch.commands._output import note, say
     from orch.track import encoding, query, settings, upkeep
 
     root, as_json = _root(context, runs), as_json or _json(context)
@@ -102,10 +102,8 @@ def show(context: typer.Context, run: Id, runs: Runs = None, as_json: Json = Fal
         return found.document() | {"results": found.run.results, "environment": environment}
     for name, value in _facts(found):
         say(f"{name:<8} {value}")
-    rows = _result_rows(found)
-    if rows:
-        say()
-        say(table(["stack", "step time", "gain", "predicted", "last loss", "accuracy"], rows))
+    for line in _result_lines(found.run.results):
+        say(line)
     say(f"\nfiles in {found.run.path}:")
     for path in sorted(found.run.path.rglob("*")):
         if path.is_file():
@@ -261,39 +259,15 @@ def _facts(found: Summary) -> list[tuple[str, str]]:
     return [(name, " ".join(value.splitlines())) for name, value in lines if value]
 
 
-def _result_rows(found: Summary) -> list[list[object]]:
-    from orch.units import format_seconds
+def _result_lines(results: Mapping[str, Any]) -> list[str]:
+    """Return the table that the run ended with, or nothing where it has none that this version can read."""
+    from orch.commands._output import table
+    from orch.experiment.tables import footnotes, table_of
 
-    stacks = found.run.results.get("stacks")
-    rows: list[list[object]] = []
-    for name, one in stacks.items() if isinstance(stacks, dict) else ():
-        if isinstance(one, dict):
-            gain = _shown(_at(one, "speedup", "median"), lambda gain: f"{gain:.2f}x")
-            if _at(one, "speedup", "over") == name:
-                gain = "baseline"
-            elif _at(one, "speedup", "distinguishable") is False:
-                gain += " (not distinguishable)"
-            rows.append(
-                [
-                    _short(name, 32),
-                    _shown(_at(one, "step_time_s", "median"), format_seconds),
-                    gain,
-                    _shown(_at(one, "predicted_step_time_s"), format_seconds),
-                    _shown(_at(one, "loss", "last"), lambda loss: f"{loss:.4g}"),
-                    _shown(_at(one, "accuracy"), lambda share: f"{share:.1%}"),
-                ]
-            )
-    return rows
-
-
-def _at(results: object, *keys: str) -> object:
-    for key in keys:
-        results = results.get(key) if isinstance(results, dict) else None
-    return results
-
-
-def _shown(value: object, form: Callable[[float], str]) -> str:
-    return form(float(value)) if isinstance(value, int | float) else ""
+    try:
+        return ["", *table(*table_of(results)).splitlines(), *footnotes(results)] if results.get("stacks") else []
+    except (KeyError, TypeError, ValueError):
+        return ["", "the results are not in a form that this version of orch can show; results.json has them"]
 
 
 def _gain(best: Best | None) -> str:

@@ -15,8 +15,11 @@ CLUSTER = """\
 # Two nodes of nothing in particular.
 nodes: 2
 devices_per_node: 2
-device: {kind: cpu, name: example, rate: {fp32: 10GFLOP/s}, source: "example, not measured"}
-links: {inter: {alpha: 50us, beta: 0.8ns/B, source: "example, not measured"}}
+device:
+  {kind: cpu, name: example, rate: {fp32: 10GFLOP/s}, memory_bandwidth: 20GB/s, source: "example, not measured"}
+links:
+  inter: {alpha: 50us, beta: 0.8ns/B, source: "example, not measured"}
+  intra: {alpha: 10us, beta: 0.1ns/B, source: "example, not measured"}
 """
 RECIPE = """\
 # What is this one for?

@@ -32,15 +32,23 @@ def made(
     return run
 
 
-RESULTS = {
+def stack_results(loss: float, **speedup: object) -> dict[str, object]:
+    gain = {"over": "ddp", "median": 1.0, "lo": 1.0, "hi": 1.0, "level": 0.95, "n": 8, "distinguishable": False}
+    return {
+        "step_time_s": {"median": 0.2, "lo": 0.19, "hi": 0.21}, "predicted_step_time_s": 0.22, "prediction_error": 0.1,
+        "speedup": gain | speedup, "at_equal_time": {"seconds": 2.0, "loss": loss, "accuracy": 0.9}, "note": "",
+        "time_to_target_s": None, "payload_bytes_per_worker": 1024.0, "wire_bytes_per_worker": 2048.0, "lossless": True,
+        "loss": {"first": 2.3, "last": loss},
+    }  # fmt: skip
+
+
+RESULTS: dict[str, object] = {
+    "mode": "measured", "workers": 4, "baseline": "ddp", "ceiling": {"step_time_s": 0.1}, "median_prediction_error": 0.1,
     "stacks": {
-        "ddp": {"step_time_s": {"median": 0.2}, "loss": {"last": float("nan")}},
-        "dear": {
-            "speedup": {"over": "ddp", "median": 1.5, "lo": 1.4, "hi": 1.6, "distinguishable": True},
-            "accuracy": 0.9,
-        },
-    }
-}
+        "ddp": stack_results(float("nan")),
+        "dear": stack_results(0.5, median=1.5, lo=1.4, hi=1.6, distinguishable=True),
+    },
+}  # fmt: skip
 
 
 def test_no_runs_is_no_error(orch, project: Path) -> None:
@@ -58,6 +66,13 @@ def test_the_newest_run_comes_first_with_its_best_gain(orch, project: Path) -> N
     assert [one["id"] for one in orch("runs", "--json").document] == [second.id, first.id]
 
 
+def test_results_of_another_form_are_pointed_at(orch, project: Path) -> None:
+    made(project / "runs", "running", "done", results={"stacks": {"ddp": {"seconds": 1}}})
+    done = orch("runs", "last")
+    assert done.code == 0
+    assert "results.json has them" in done.out
+
+
 def test_many_runs_are_cut_for_people_and_whole_for_programs(orch, project: Path) -> None:
     for _ in range(22):
         made(project / "runs", "running", "done")
@@ -71,8 +86,9 @@ def test_one_run_shows_what_it_found(orch, project: Path) -> None:
     text = orch("runs", "last").out
     assert f"run      {run.id}" in text
     assert "dear   " in text
-    assert "1.50x" in text
-    assert "90.0%" in text
+    assert "1.50 [1.40, 1.60]" in text
+    assert "0.900" in text
+    assert "medians of 8 blocks" in text
     assert "nan" in text
     assert "  logs/rank0.log" in text
     document = orch("runs", run.id, "--json").document
