@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from orch.errors import OrchError
 from orch.plan import Plan, Update
+from orch.runtime.clock import clock_of
 from orch.runtime.optimizers import Factory, Optimizers, Schedule
 from orch.runtime.record import Record
 
@@ -70,9 +71,12 @@ class Engine(ABC):
         self.rank = setup.rank
         self.world_size = plan.world_size
         self.step = 0
-        self.record = Record(plan, setup.record_steps)
         self.parameters: dict[str, nn.Parameter] = dict(model.named_parameters())
         self.device = next((parameter.device for parameter in self.parameters.values()), torch.device("cpu"))
+        self.clock = clock_of(self.device)
+        self.record = Record(plan, self.clock, setup.record_steps)
+        # Whether the next steps stamp the ends of collectives exactly (see `StepRecord.exact`).
+        self.exact = False
         self._known(plan)
         cuts = [op.parameters for step in plan.steps for task in step.of(Update) if isinstance(op := task.op, Update)]
         self.optimizers = Optimizers(cuts, self.parameters, setup.optimizer, setup.schedule)

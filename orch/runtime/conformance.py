@@ -25,12 +25,27 @@ def differences(record: Record, rank: int, *, modules: Iterable[str] | None = No
     """
     found: list[str] = []
     known = None if modules is None else frozenset(modules)
+    pending: bool | None = None
     for step in record:
-        for difference in _step_differences(record.plan, step, rank, known):
+        carries, pending = _carried(record.plan, step, rank, pending)
+        for difference in (*carries, *_step_differences(record.plan, step, rank, known)):
             found.append(f"step {step.number}{' (flush)' if step.flush else ''}: {difference}")
             if len(found) == MOST:
                 return found
     return found
+
+
+def _carried(plan: Plan, step: StepRecord, rank: int, pending: bool | None) -> tuple[list[str], bool]:
+    """Return what breaks the lag rule, and whether `step` leaves work; `pending`: whether the one before it did, if known."""
+    found = []
+    if pending is not None and step.carried != pending:
+        found.append(
+            "it finished work of the previous step that was finished already"
+            if step.carried
+            else "it left work of the previous step unfinished"
+        )
+    following = plan.steps[(step.place + 1) % plan.period]
+    return found, not step.flush and any(task.lag and rank in plan.roles[task.role] for task in following)
 
 
 def _step_differences(plan: Plan, step: StepRecord, rank: int, modules: frozenset[str] | None) -> Iterator[str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -36,8 +35,9 @@ class PlanEngine(Engine):
 
     def __init__(self, plan: Plan, model: nn.Module, setup: Setup, groups: Groups) -> None:
         super().__init__(plan, model, setup)
+        self._now = self.clock.now
         self._programs = [compile_step(plan, index, self.rank) for index in range(plan.period)]
-        self._network = Network(plan, self.parameters, setup, groups, self.device)
+        self._network = Network(plan, self.parameters, setup, groups, self.clock)
         self._state: dict[tuple[str, str], Any] = {}
         self._generators: dict[str, torch.Generator] = {}
         self._program: Program = self._programs[0]
@@ -65,7 +65,7 @@ class PlanEngine(Engine):
 
     def backward(self, loss: Tensor) -> None:
         """Run the backward of `loss`; collectives start while it runs."""
-        self._last = perf_counter()
+        self._last = self._now()
         self._close_forward(self._last)
         loss.backward()  # type: ignore[no-untyped-call]
 
@@ -78,7 +78,7 @@ class PlanEngine(Engine):
         if self._passed < len(self._stages):
             raise self._missing()
         self._network.launch_rest(self._passed)
-        self._run.end = perf_counter()
+        self._run.end = self._now()
         self._active = False
         self.step += 1
         self._pending = bool(self._programs[self.step % self.plan.period].lagging)
@@ -96,7 +96,7 @@ class PlanEngine(Engine):
                     self._network.launch_one(entry)
                 else:
                     self._operate(entry)
-        self._run.end = perf_counter()
+        self._run.end = self._now()
         self._pending = False
 
     def settle(self) -> None:
@@ -122,8 +122,9 @@ class PlanEngine(Engine):
         self._passed = 0
         self._carried = self._pending
         self._forward_open = None
-        self._last = perf_counter()
+        self._last = self._now()
         self._run = self.record.open(self.step, self._last, carried=self._carried, flush=flush)
+        self._run.exact = self.exact
         self._network.open(self, self._program, self._run, self._carried)
 
     # -- the compute stream ------------------------------------------------------------------------------------------------
@@ -152,10 +153,10 @@ class PlanEngine(Engine):
         index = self._stages[place].index
         if self._run.starts[index] is not NAN:
             return
-        self._close_forward(perf_counter())
+        self._close_forward(self._now())
         # In another order than planned: everything that stands before this module is run, which is never too late.
         self._walk_in_forward(place)
-        self._run.starts[index] = perf_counter()
+        self._run.starts[index] = self._now()
         self._run.order.append(index)
         self._forward_open = index
 
@@ -197,14 +198,14 @@ class PlanEngine(Engine):
         if left < 0:
             raise RunError(f"step {self.step}: the gradient of {name!r} arrived twice", code="E612",
                            hint="one backward a step; losses are summed first")  # fmt: skip
-        time = perf_counter()
+        time = self._now()
         self._close_forward(time)
         index = self._stages[place].index
         self._run.starts[index] = self._last
         self._run.ends[index] = self._last = time
         self._run.order.append(index)
         if self._walk(self._program.last_backward):
-            self._last = perf_counter()
+            self._last = self._now()
 
     def _walk(self, until: int) -> bool:
         """Move the compute stream on to place `until`, or to a backward that has not ended; return whether it did any
@@ -236,10 +237,10 @@ class PlanEngine(Engine):
             self._network.wait_previous(name)
         index, run = stage.index, self._run
         run.order.append(index)
-        run.starts[index] = perf_counter()
+        run.starts[index] = self._now()
         self._lag = task.lag
         task.op.run(self)
-        run.ends[index] = perf_counter()
+        run.ends[index] = self._now()
 
     # -- what operations may ask (orch.plan.Executor) ----------------------------------------------------------------------
 

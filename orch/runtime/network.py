@@ -9,7 +9,7 @@ different groups follow each other strictly.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from time import perf_counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +20,7 @@ from orch.plan import AllGather, AllGatherShards, AllReduce, Collective, Plan, R
 from orch.runtime import collectives
 from orch.runtime.base import Groups, Setup, backend_of
 from orch.runtime.buffers import FlatBuffer
+from orch.runtime.clock import Clock
 from orch.runtime.program import Program, Send
 from orch.runtime.record import NAN, StepRecord
 
@@ -48,9 +49,11 @@ class Network:
     """
 
     def __init__(
-        self, plan: Plan, parameters: Mapping[str, nn.Parameter], setup: Setup, groups: Groups, device: torch.device
+        self, plan: Plan, parameters: Mapping[str, nn.Parameter], setup: Setup, groups: Groups, clock: Clock
     ) -> None:
         self._setup = setup
+        self._now = clock.now
+        device = next((parameter.device for parameter in parameters.values()), torch.device("cpu"))
         self._backends: dict[str, Any] = {}
         self._ranks: dict[str, tuple[int, ...]] = {}
         self._buffers: dict[str, FlatBuffer] = {}
@@ -219,13 +222,15 @@ class Network:
         backend = self._backends[task.group]
         if not isinstance(op, AllGatherShards):
             buffer.pack(mean=not isinstance(op, AllGather))
-        run.starts[index] = perf_counter()
+        run.starts[index] = self._now()
         try:
             work, nbytes = self._hand_over(op, backend, buffer)
         except RuntimeError as error:
             raise self._failed(task.name, error) from error
         run.sent[index] = nbytes
         run.ranks[index] = self._ranks[task.group]
+        if run.exact:
+            work.get_future().add_done_callback(partial(self._stamp, run.ends, index))
         self._target.append(work)
         self._tails[task.stream] = (task.group, work)
 
@@ -264,10 +269,18 @@ class Network:
         stream.ended = place + 1
         self._look(stream)
 
+    def _stamp(self, ends: list[float], index: int, _: Any) -> None:
+        """Note the end of a collective; the process group's thread calls it, on CUDA a stream that waited for its
+        kernel.
+        """
+        time = self._now()
+        if ends[index] is NAN:
+            ends[index] = time
+
     def _look(self, stream: _Stream) -> None:
         """Stamp the collectives that have ended since somebody looked."""
         works, ends = stream.works, stream.ends
-        time = perf_counter()
+        time = self._now()
         while stream.seen < len(works):
             work = works[stream.seen]
             if work is not None:

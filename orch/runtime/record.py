@@ -15,8 +15,9 @@ from typing import Literal
 
 import numpy as np
 
-from orch.plan import Plan
+from orch.plan import COMPUTE, Plan
 from orch.plan.timeline import Timeline
+from orch.runtime.clock import Clock
 
 NAN = math.nan
 
@@ -27,7 +28,9 @@ class StepRecord:
 
     `order` lists tasks as they started; `starts` and `ends` [tasks] are seconds, NaN where a task did not run; `sent`
     and `ranks` say, per collective, the bytes handed over and the ranks that took part. `carried` tells whether the
-    previous step left work to finish (lag 1); a `flush` holds only such work, done early.
+    previous step left work to finish (lag 1); a `flush` holds only such work, done early. In an `exact` step the ends
+    of collectives were stamped by the process group's own thread, which costs each of them a little; in others when
+    somebody looked: at the next hook, or at the end of a wait. `read`: stamps are seconds.
     """
 
     number: int
@@ -41,14 +44,16 @@ class StepRecord:
     sent: dict[int, int] = field(default_factory=dict)
     ranks: dict[int, tuple[int, ...]] = field(default_factory=dict)
     end: float = NAN
-    parts: list[tuple[str, float]] = field(default_factory=list)
+    exact: bool = False
+    read: bool = False
 
 
 class Record:
     """The last `capacity` steps of one plan on one rank."""
 
-    def __init__(self, plan: Plan, capacity: int = 512) -> None:
+    def __init__(self, plan: Plan, clock: Clock, capacity: int = 512) -> None:
         self.plan = plan
+        self._clock = clock
         self.steps: deque[StepRecord] = deque(maxlen=capacity)
         self._blank = [[NAN] * len(step) for step in plan.steps]
 
@@ -61,11 +66,26 @@ class Record:
         return step
 
     def __iter__(self) -> Iterator[StepRecord]:
-        return iter(self.steps)
+        """Yield the kept steps, every stamp in seconds."""
+        for step in self.steps:
+            if not step.read:
+                self._read(step)
+            yield step
+
+    def _read(self, step: StepRecord) -> None:
+        seconds = self._clock.seconds
+        step.starts[:] = [time if time is NAN else seconds(time) for time in step.starts]
+        step.ends[:] = [time if time is NAN else seconds(time) for time in step.ends]
+        step.begin, step.end = seconds(step.begin), seconds(step.end)
+        step.read = not math.isnan(step.end)
+
+    def clear(self) -> None:
+        """Forget all steps."""
+        self.steps.clear()
 
     def step_times_s(self) -> list[float]:
         """Return begin to end of every kept step, in seconds."""
-        return [step.end - step.begin for step in self.steps if not step.flush]
+        return [step.end - step.begin for step in self if not step.flush]
 
     def bytes_per_step(self) -> float:
         """Return the payload a step handed over, averaged over the kept steps (a flush counts with its step)."""
@@ -73,12 +93,29 @@ class Record:
         return sum(sum(step.sent.values()) for step in self.steps) / max(1, steps)
 
     def timeline(self, mode: Literal["emulated", "measured"] = "measured") -> Timeline:
-        """Return the kept steps as a timeline that starts at 0 and at a period's first step; flushed work is not in it."""
-        steps = _whole_periods([step for step in self.steps if not step.flush and not math.isnan(step.end)])
+        """Return the last steps as a timeline that starts at 0 and at a period's first step; flushed work is not in it.
+
+        They are the exact steps where there are any. A collective starts when it was launched and the one before it on
+        its stream had ended.
+        """
+        done = [step for step in self if not step.flush and not math.isnan(step.end)]
+        steps = _whole_periods([step for step in done if step.exact] or done)
         zero = steps[0].begin if steps else 0.0
-        starts = tuple(np.array(step.starts) - zero for step in steps)
+        starts, last = [], dict[str, float]()
+        for step in steps:
+            starts.append(np.array(_begun(self.plan, step, last)) - zero)
         ends = tuple(np.array(step.ends) - zero for step in steps)
-        return Timeline(self.plan, starts, ends, np.array([step.end - zero for step in steps]), mode)
+        return Timeline(self.plan, tuple(starts), ends, np.array([step.end - zero for step in steps]), mode)
+
+
+def _begun(plan: Plan, step: StepRecord, last: dict[str, float]) -> list[float]:
+    """Return when tasks began, in list order; `last` keeps the last end of each net stream from step to step."""
+    starts = list(step.starts)
+    for number, task in enumerate(plan.steps[step.place]):
+        if task.stream != COMPUTE and not math.isnan(step.ends[number]):
+            starts[number] = min(max(starts[number], last.get(task.stream, starts[number])), step.ends[number])
+            last[task.stream] = step.ends[number]
+    return starts
 
 
 def _whole_periods(steps: Sequence[StepRecord]) -> Sequence[StepRecord]:
@@ -92,7 +129,8 @@ def median_durations_s(steps: Iterable[StepRecord], plan: Plan) -> dict[str, flo
     """
     found: dict[str, list[float]] = {}
     for step in steps:
-        for task, start, end in zip(plan.steps[step.place], step.starts, step.ends, strict=True):
+        begun = _begun(plan, step, {})
+        for task, start, end in zip(plan.steps[step.place], begun, step.ends, strict=True):
             if not math.isnan(end - start):
                 found.setdefault(task.name, []).append(end - start)
     return {name: float(np.median(times)) for name, times in found.items()}

@@ -6,6 +6,7 @@ model, optimiser and place in the data, all from the same seed; its training goe
 
 from __future__ import annotations
 
+import gc
 import importlib
 import math
 import platform
@@ -34,7 +35,10 @@ if TYPE_CHECKING:
     from orch.models.splits import Loaded
 
 REPORT_EVERY_S = 0.2
+# The last steps of a block are stamped exactly, for its timeline: the fewest that show a steady state.
+EXACT_PERIODS = 2
 FETCH_AHEAD_BYTES = 1 << 26
+BROADCAST_BYTES = 1 << 28
 _SESSION = "session"
 
 
@@ -165,6 +169,7 @@ def load(worker: Place, job: StackJob) -> None:
     )
     blocks = {name: group.block_of(worker.rank) for name, group in job.plan.groups.items()}
     groups = {name: worker.process_group(name, ranks, threads=GLOO_THREADS) for name, ranks in blocks.items()}
+    _start_equal(worker, model)
     if job.engine is None:
         engine: Engine = PlanEngine(job.plan, model, setup, groups)
     else:
@@ -188,21 +193,26 @@ def run_block(worker: Place, stack: str, seed: int, steps: int) -> Block:
     report = partial(_report, worker, training, steps)
     losses: list[torch.Tensor] = []
     times: list[float] = []
-    engine.record.steps.clear()
+    engine.record.clear()
     ready = _fetched(batches, steps)
+    gc.collect()
+    gc.disable()
     _meet(worker)
     begin = last = last_report = time.perf_counter()
     for number, batch in enumerate(ready):
+        engine.exact = number >= steps - EXACT_PERIODS * engine.plan.period
         losses.append(engine.train_step(lambda forward, batch=batch: training.loss_of(forward, batch)))  # type: ignore[misc]
         if number == steps - 1:
             # Work that a plan leaves for the next step is this block's work: without it the first step would be a gift.
             engine.flush()
+        _synchronise(worker)
         now = time.perf_counter()
         times.append(now - last)
         last = now
         if worker.rank == 0 and now - last_report >= REPORT_EVERY_S:
             last_report = now
             report(number + 1, float(losses[-1]), now - begin)
+    gc.enable()
     values = tuple(float(loss) for loss in losses)
     if worker.rank == 0 and values:
         report(steps, values[-1], time.perf_counter() - begin)
@@ -293,7 +303,22 @@ def _fetched(batches: Batches, steps: int) -> Iterable[Batch]:
 def _meet(worker: Place) -> None:
     """Return when all ranks are here."""
     if worker.world_size > 1:
+        worker.progress.set(task="meeting", waiting=True)
         worker.process_group("meet").barrier().wait()
+        worker.progress.set(task=None, waiting=False)
+
+
+def _synchronise(worker: Place) -> None:
+    """Wait for the device, where it runs behind the host."""
+    if worker.device.startswith("cuda"):
+        torch.cuda.synchronize(worker.device)
+
+
+def _start_equal(worker: Place, model: torch.nn.Module) -> None:
+    """Give every rank rank 0's parameters and buffers: a model of the user's may draw them from more than the seed."""
+    if worker.world_size > 1:
+        tensors = [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
+        torch._C._distributed_c10d._broadcast_coalesced(worker.process_group("meet"), tensors, BROADCAST_BYTES, 0)
 
 
 def _report(worker: Place, training: _Training, steps: int, step: int, loss: float, seconds: float) -> None:

@@ -6,7 +6,6 @@ No hook of ours runs inside its step, so nothing of ours slows it; what it did i
 from __future__ import annotations
 
 from dataclasses import replace
-from time import perf_counter
 from typing import Any
 
 from torch import Tensor, nn
@@ -68,7 +67,7 @@ class DdpEngine(Engine):
 
     def begin_step(self) -> None:
         """Start the record of a step."""
-        begin = perf_counter()
+        begin = self.clock.now()
         self._run = self.record.open(self.step, begin, carried=False)
         if self._forward:
             self._run.starts[self._forward[0]] = begin
@@ -76,7 +75,7 @@ class DdpEngine(Engine):
     def backward(self, loss: Tensor) -> None:
         """Run the backward of `loss`; DDP reduces in it."""
         run = self._run
-        begin = perf_counter()
+        begin = self.clock.now()
         self.setup.progress.set(self.step, "backward", True)
         try:
             loss.backward()  # type: ignore[no-untyped-call]
@@ -88,19 +87,19 @@ class DdpEngine(Engine):
             run.ends[self._forward[-1]] = begin
         if self._backward:
             run.starts[self._backward[0]] = begin
-            run.ends[self._backward[-1]] = perf_counter()
+            run.ends[self._backward[-1]] = self.clock.now()
 
     def finish_step(self) -> None:
         """Apply the optimiser, and drop the gradients as a training loop of torch's tutorials does."""
         run = self._run
         for index, tensors in self._updates:
-            run.starts[index] = perf_counter()
+            run.starts[index] = self.clock.now()
             self.optimizers.step(tensors, self.step)
-            run.ends[index] = perf_counter()
+            run.ends[index] = self.clock.now()
             run.order.append(index)
         for parameter in self.parameters.values():
             parameter.grad = None
-        run.end = perf_counter()
+        run.end = self.clock.now()
         self.step += 1
 
     def flush(self) -> None:

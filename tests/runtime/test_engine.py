@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from orch.errors import OrchError, RunError
 from orch.plan import Plan, check
 from orch.runtime.base import Setup
 from orch.runtime.conformance import differences
 from orch.runtime.engine import PlanEngine
 from orch.runtime.observe import observe
-from orch.runtime.optimizers import optimizer_factory
+from orch.runtime.optimizers import Schedule, optimizer_factory
 from orch.technique import fuse_each_wave
 from orch.workload import data_parallel
 from tests.runtime.models import MODELS, batch, build
@@ -101,3 +104,130 @@ def test_payload_is_what_the_plan_says() -> None:
     assert [result["bytes"] for result in run(2, train, "plain", plan)] == [4 * numel] * 2
     half = plan_of("plain", 2, 2, "bf16")
     assert [result["bytes"] for result in run(2, train, "plain", half)] == [2 * numel] * 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("missing", r"the gradient of last\.(weight|bias).* never came"),
+        ("unknown", r"a gradient arrived for 'idle\.(weight|bias)', which the plan does not know"),
+        ("twice", r"the gradient of 'last\.(weight|bias)' arrived twice"),
+        ("outside", r"arrived outside a step"),
+        ("stale", r"last update is still to be finished; call flush\(\)"),
+        ("begun", r"step 1 was begun twice"),
+        ("unfinished", r"flush within step 1"),
+    ],
+)
+def test_faults_are_told(fault: str, message: str) -> None:
+    with pytest.raises(RunError, match=message):
+        break_a_step(fault)
+
+
+def break_a_step(fault: str) -> None:
+    """Train a model for one good step in this process, then do something wrong."""
+    model = build("unused")
+    engine = PlanEngine(plan_of("unused", 1, 1), model, Setup(optimizer_factory(SGD)), {})
+    engine.train_step(lambda module: loss_of(module, 0, 0))
+    if fault == "outside":
+        loss_of(lambda inputs: model.last(model.first(inputs).relu()), 0, 1)
+        engine._active = False
+        model.first.weight.sum().backward()
+        return
+    if fault == "stale":
+        engine._pending = True
+        with torch.no_grad():
+            model(torch.zeros(1, 6))
+    engine.begin_step()
+    if fault == "begun":
+        engine.begin_step()
+    elif fault == "unfinished":
+        engine._pending = True
+        engine.flush()
+    elif fault == "missing":
+        engine.backward(model.first(torch.zeros(2, 6)).sum())
+        engine.finish_step()
+    elif fault == "unknown":
+        engine.backward(model(torch.ones(2, 6)).sum() + model.idle(torch.ones(2, 4)).sum())
+    elif fault == "twice":
+        engine.backward(model(torch.ones(2, 6)).sum())
+        engine.backward(model(torch.ones(2, 6)).sum())
+
+
+def test_streams_that_only_simulation_knows_are_refused() -> None:
+    plan = plan_of("plain", 1, 1)
+    tasks = [replace(task, stream="host") if task.name == "update" else task for task in plan.steps[0]]
+    hosted = Plan.of("hosted", 1, tasks)
+    with pytest.raises(RunError, match="'update' is on stream 'host', which this engine does not drive"):
+        PlanEngine(hosted, build("plain"), Setup(optimizer_factory(SGD)), {})
+
+
+def test_a_plan_of_another_model_is_refused() -> None:
+    with pytest.raises(OrchError, match=r"parameter '(mix|embed)\.\w+', which the model does not have"):
+        PlanEngine(plan_of("tied", 1, 1), build("plain"), Setup(optimizer_factory(SGD)), {})
+
+
+def test_a_group_nobody_made_is_refused() -> None:
+    with pytest.raises(RunError, match="group 'world', for which there is no process group"):
+        PlanEngine(plan_of("plain", 2, 1), build("plain"), Setup(optimizer_factory(SGD)), {})
+
+
+def resume(world: World, plan: Plan, optimizer: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Train six steps; and three, a checkpoint, and three more in a new engine."""
+
+    def engine() -> PlanEngine:
+        setup = Setup(optimizer_factory(optimizer), world.rank, schedule=Schedule("cosine", warmup=2, steps=8))
+        return PlanEngine(plan, build("plain"), setup, groups)
+
+    def steps(engine: PlanEngine, first: int, end: int) -> dict[str, Any]:
+        for step in range(first, end):
+            engine.train_step(lambda module, step=step: loss_of(module, world.rank, step))
+        engine.flush()
+        return {key: value.detach().clone().numpy() for key, value in engine.model.named_parameters()}
+
+    groups = world.groups()
+    whole = steps(engine(), 0, 6)
+    before, after = engine(), engine()
+    steps(before, 0, 3)
+    saved = io.BytesIO()
+    torch.save(before.state_dict(), saved)
+    before.close()
+    saved.seek(0)
+    after.load_state_dict(torch.load(saved, weights_only=True))
+    return {"whole": whole, "resumed": steps(after, 3, 6)}
+
+
+@pytest.mark.parametrize("optimizer", [SGD, {"adamw": {"lr": 0.01}}], ids=["sgd", "adamw"])
+@pytest.mark.parametrize("stack", ["bucketed", "dear", "acp-sgd", "top-k", "power-sgd"])
+def test_resuming_equals_going_on(stack: str, optimizer: dict[str, Any]) -> None:
+    from tests.runtime.test_network import plan_of as stack_of
+
+    for result in run(2, resume, stack_of("plain", 2, (stack, {})), optimizer):
+        for key, value in result["whole"].items():
+            assert (result["resumed"][key] == value).all(), key
+
+
+def test_evaluating_between_steps_costs_no_collective() -> None:
+    engine = PlanEngine(plan_of("plain", 1, 1), build("plain"), Setup(optimizer_factory(SGD)), {})
+    engine.train_step(lambda module: loss_of(module, 0, 0))
+    with torch.no_grad():
+        engine.model(torch.zeros(1, 6))
+    assert len(engine.record.steps) == 1
+
+
+def test_closing_takes_the_hooks_off() -> None:
+    model = build("plain")
+    engine = PlanEngine(plan_of("plain", 1, 1), model, Setup(optimizer_factory(SGD)), {})
+    engine.close()
+    loss_of(model, 0, 0).backward()
+    assert engine.record.steps.maxlen is not None
+    assert len(engine.record.steps) == 0
+
+
+def test_a_plain_loop_begins_its_steps_by_itself() -> None:
+    model = build("plain")
+    engine = PlanEngine(plan_of("plain", 1, 1), model, Setup(optimizer_factory(SGD)), {})
+    for step in range(STEPS):
+        loss_of(model, 0, step).backward()
+        engine.finish_step()
+    torch.testing.assert_close(dict(model.named_parameters()), reference("plain", 1), rtol=0, atol=0)
+    assert engine.differences() == []

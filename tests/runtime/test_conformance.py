@@ -1,0 +1,174 @@
+"""An engine that does not do what the plan says is caught, whatever it does instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch import nn
+
+from orch.plan import Plan
+from orch.runtime import collectives
+from orch.runtime.base import Setup
+from orch.runtime.engine import PlanEngine
+from orch.runtime.network import Network
+from orch.runtime.optimizers import optimizer_factory
+from tests.runtime.models import build
+from tests.runtime.test_engine import SGD, loss_of, plan_of
+from tests.runtime.test_network import plan_of as stack_of
+from tests.runtime.worlds import World, run
+
+
+def train(world: World, name: str, plan: Plan, sabotage: str) -> list[str]:
+    model = build(name)
+    engine = PlanEngine(plan, model, Setup(optimizer_factory(SGD), world.rank), world.groups())
+    undo = SABOTAGE[sabotage](engine)
+    try:
+        for step in range(3):
+            engine.train_step(lambda module, step=step: loss_of(module, world.rank, step))
+        engine.flush()
+    finally:
+        undo()
+    return engine.differences()
+
+
+def _nothing() -> None:
+    return None
+
+
+def honest(engine: PlanEngine) -> Any:
+    return _nothing
+
+
+def half_the_bytes(engine: PlanEngine) -> Any:
+    """Send half of every buffer."""
+    whole = collectives.all_reduce
+    send = Network._hand_over
+
+    def hand_over(self: Network, op: Any, backend: Any, buffer: Any) -> Any:
+        part = buffer.flat[: buffer.flat.numel() // 2]
+        return whole(backend, part), part.nbytes
+
+    Network._hand_over = hand_over  # type: ignore[method-assign]
+    return lambda: setattr(Network, "_hand_over", send)
+
+
+def another_order(engine: PlanEngine) -> Any:
+    """Launch the first two collectives of a step in the wrong order."""
+    for program in engine._programs:
+        sends = program.nets[0]
+        first, second = sends[0], sends[1]
+        first.need = second.need = max(first.need, second.need)
+        sends[0], sends[1] = second, first
+    return _nothing
+
+
+def one_twice(engine: PlanEngine) -> Any:
+    """Launch one collective twice."""
+    for program in engine._programs:
+        program.nets[0].insert(1, program.nets[0][0])
+    return _nothing
+
+
+def one_left_out(engine: PlanEngine) -> Any:
+    """Leave the last collective out."""
+    for program in engine._programs:
+        program.nets[0].pop()
+        for stage in program.stages:
+            stage.waits = tuple((stream, min(place, len(program.nets[0]) - 1)) for stream, place in stage.waits)
+    return _nothing
+
+
+def too_early(engine: PlanEngine) -> Any:
+    """Launch a collective before its gradients are there, as they were when the step began."""
+    begin = engine.begin_step
+
+    def begin_step() -> None:
+        for parameter in engine.parameters.values():
+            parameter.grad = parameter.detach().clone()
+        begin()
+
+    engine.begin_step = begin_step  # type: ignore[method-assign]
+    for program in engine._programs:
+        program.nets[0][0].need = 0
+    return _nothing
+
+
+def update_in_the_same_step(engine: PlanEngine) -> Any:
+    """Finish every step at once although the plan leaves it to the next one, and then do it again."""
+    finish = engine.finish_step
+
+    def finish_step() -> None:
+        finish()
+        pending = engine._pending
+        engine.flush()
+        engine._pending = pending
+
+    engine.finish_step = finish_step  # type: ignore[method-assign]
+    return _nothing
+
+
+SABOTAGE = {
+    function.__name__: function
+    for function in (honest, half_the_bytes, another_order, one_twice, one_left_out, too_early, update_in_the_same_step)
+}
+FOUND = {
+    "half_the_bytes": "bytes; the plan says",
+    "another_order": "ran where the plan has",
+    "one_twice": "ran 2 times instead of once",
+    "one_left_out": "ran 0 times instead of once",
+    "too_early": "started before",
+}
+
+
+@pytest.mark.parametrize("sabotage", sorted(FOUND))
+def test_sabotage_is_found(sabotage: str) -> None:
+    for found in run(2, train, "plain", plan_of("plain", 2, 2), sabotage):
+        assert any(FOUND[sabotage] in difference for difference in found), found
+
+
+def test_work_finished_twice_is_found() -> None:
+    plan = stack_of("plain", 2, ("dear", {"bucket": "100B"}))
+    for found in run(2, train, "plain", plan, "update_in_the_same_step"):
+        assert any("was finished already" in difference for difference in found), found
+
+
+@pytest.mark.parametrize("stack", ["bucketed", "dear"])
+def test_an_honest_engine_conforms(stack: str) -> None:
+    plan = stack_of("plain", 2, (stack, {}))
+    assert run(2, train, "plain", plan, "honest") == [[], []]
+
+
+class Swapped(nn.Module):
+    """Two layers that change places from step to step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.last = nn.Linear(6, 3)
+        self.swapped = False
+
+    def forward(self, x: Any) -> Any:
+        first, second = (self.right, self.left) if self.swapped else (self.left, self.right)
+        return self.last(second(first(x).tanh()).tanh())
+
+
+def test_a_model_that_runs_in_another_order_is_told() -> None:
+    assert all("ran where the plan has" in " ".join(found) for found in run(2, _swap))
+
+
+def _swap(world: World) -> list[str]:
+    import torch
+
+    from orch.runtime.observe import observe
+    from orch.workload import data_parallel
+
+    torch.manual_seed(0)
+    model = Swapped()
+    seen = observe(Swapped(), lambda module: loss_of(module, 0, 0), optimizer_factory(SGD), steps=1, warmup=0)
+    plan = data_parallel(seen.profile, world.size, 4)
+    engine = PlanEngine(plan, model, Setup(optimizer_factory(SGD), world.rank), world.groups())
+    for step in range(4):
+        model.swapped = step % 2 == 1
+        engine.train_step(lambda module, step=step: loss_of(module, world.rank, step))
+    return engine.differences()
