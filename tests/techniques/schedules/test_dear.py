@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orch.models import catalogue
 from orch.plan import AllGatherShards, AllReduce, Forward, ReduceScatter, Update
 from orch.stack import payload_bytes
 from orch.testing.small import cluster, member, planned, profile, step_time_s
 from orch.testing.strategies import profiles
-from techniques.schedules import bucketed, dear, wfbp
+from techniques.schedules import bucketed, dear, mg_wfbp, single_bucket, wfbp
 
 LOOKUP = {"bucketed": bucketed.technique}
 
@@ -111,3 +112,30 @@ def test_it_is_never_slower_than_waiting_for_everything_at_once(prefetch):
     split = planned(model, where, [member(dear.technique, bucket="0B", prefetch=prefetch)], LOOKUP)
     whole = planned(model, where, [member(wfbp.technique)], LOOKUP)
     assert step_time_s(split, where) <= step_time_s(whole, where)
+
+
+# --- the brief's simulations: 64 workers on 10 Gbit Ethernet (a = 1.5 ms, b = 1.7 ns/B), seconds a step -------------------
+
+TABLE = {
+    # model: compute of a step; mg-wfbp, one bucket, dear without fusion, dear with its best buffer
+    "resnet50": (0.2529, 0.265, 0.428, 0.337, ("8MB", 0.273)),
+    "densenet201": (0.2189, 0.252, 0.356, 0.739, ("6MB", 0.231)),
+    "inception-v4": (0.379, 0.435, 0.671, 0.739, ("12MB", 0.417)),
+}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_simulations_of_the_brief(name):
+    compute, merged, single, apart, (buffer, fused) = TABLE[name]
+    found = catalogue.model(name)
+    model = found.profile(found.knobs()).scaled_to(compute / 3, compute * 2 / 3)
+    where = cluster(64, alpha_s=1.5e-3, beta_s_per_byte=1.7e-9)
+    expected = [
+        (member(mg_wfbp.technique, planner="greedy"), merged),
+        (member(single_bucket.technique), single),
+        (member(dear.technique, bucket="0B"), apart),
+        (member(dear.technique, bucket=buffer), fused),
+    ]
+    for stack, seconds in expected:
+        plan = planned(model, where, [stack], LOOKUP)
+        assert step_time_s(plan, where) == pytest.approx(seconds, abs=1.1e-3), stack.name
