@@ -19,7 +19,7 @@ from orch.experiment.predict import Forecast, predict
 from orch.experiment.results import document, results, simulated_document
 from orch.experiment.show import Show
 from orch.experiment.trace import trace
-from orch.gang import make_gang
+from orch.gang import make_gang, serve_other_ranks
 from orch.plan import to_json
 from orch.recipe import Recipe, load
 from orch.track.directory import Facts
@@ -57,6 +57,8 @@ def invoke(asked: Invocation, show: Show) -> Document | None:
         hint = "give --on local, or --simulate to only simulate"
         raise OrchError("nothing says what to run on", code="E605", hint=hint)
     refuse(recipe)
+    if on == "torchrun" and serve_other_ranks():
+        return None
     with _tracker(asked).run(_facts(recipe, asked, on), recipe.resolved(), recipe.origins()) as run:
         show.stage(f"{recipe.name}: {len(recipe.stacks)} stacks on {recipe.cluster.world_size} workers, {on}")
         try:
@@ -99,6 +101,8 @@ def _run(recipe: Recipe, on: str, run: RunLog, show: Show) -> Document:
     with make_gang(on, recipe.cluster.world_size, threads=_threads(recipe), log_dir=log_dir) as gang:
         from orch.experiment.execute import Execution
 
+        for note in gang.notes:
+            show.stage(note)
         run.start()
         execution = Execution(recipe, gang, run, show)
         try:

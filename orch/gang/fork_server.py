@@ -25,7 +25,7 @@ from orch.gang import system
 
 _BOOT = "import sys; sys.path[:] = {path!r}; from orch.gang.fork_server import serve; serve({fd}, {preload!r})"
 
-# What every worker of a run needs, loaded once before the first fork. The first optimiser of a process loads torch._dynamo (1.5 s).
+# What every worker of a run needs, loaded once before the first fork. The first optimiser loads torch._dynamo (1.5 s).
 PRELOAD = ("torch", "torch._dynamo", "hydra.utils", "orch.runtime.session")
 
 
@@ -105,7 +105,7 @@ def serve(descriptor: int, preload: Sequence[str]) -> NoReturn:
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     connection = Connection(descriptor)
     for name in preload:
-        with contextlib.suppress(ImportError):  # a worker that needs it will say so itself, in its log
+        with contextlib.suppress(Exception):  # a worker that needs it will say so itself, in its log
             importlib.import_module(name)
     children: set[int] = set()
     own = (connection.fileno(), wake_read, wake_write)
