@@ -7,8 +7,8 @@ from torch import Tensor
 
 
 def residual(gradient: Tensor) -> Tensor:
-    """Return a residual of zeros for `gradient`."""
-    return torch.zeros_like(gradient)
+    """Return a residual of zeros for `gradient`, contiguous whatever the gradient's own memory order."""
+    return torch.zeros_like(gradient, memory_format=torch.contiguous_format)
 
 
 def compensate(gradient: Tensor, kept: Tensor, decay: float) -> None:
