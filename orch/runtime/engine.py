@@ -297,7 +297,7 @@ class PlanEngine(Engine):
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Take back what `extra_state` returned."""
-        self._state = dict(state["state"])
+        self._state = {key: value.clone() for key, value in state["state"].items()}
         for name, value in state["generators"].items():
             self.generator(name).set_state(value)
 

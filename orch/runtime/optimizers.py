@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,5 +119,6 @@ class Optimizers:
         """Take back what `state_dict` returned, also from a plan that cut its updates differently."""
         for cut, optimizer in self._by_cut.items():
             whole = optimizer.state_dict()
-            whole["state"] = {index: merged[name] for index, name in enumerate(cut) if name in merged}
+            # torch keeps the tensors it is given: without a copy, two optimisers would write to one state.
+            whole["state"] = {index: deepcopy(merged[name]) for index, name in enumerate(cut) if name in merged}
             optimizer.load_state_dict(whole)
