@@ -1,0 +1,93 @@
+"""What a worker does when it is called: stacks train side by side, each from the same seed and data, in blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orch import registry
+from orch.gang import make_gang
+from orch.models import catalogue
+from orch.models.datasets import choose_data
+from orch.runtime import session
+from orch.runtime.observe import merge
+from orch.runtime.session import Block, Progressed, StackJob, Subject
+from orch.testing import small
+
+SUBJECT = Subject(catalogue.choose(use="mlp"), choose_data("digits8"), 16, {"sgd": {"lr": 0.1, "momentum": 0.9}})
+STACKS = {"ddp": "torch-ddp", "wfbp": "wfbp", "mg": "mg-wfbp", "dear": "dear", "acp": "acp-sgd"}
+EXACT = ("ddp", "wfbp", "mg", "dear")
+
+
+@pytest.fixture(scope="module")
+def gang() -> Any:
+    with make_gang("processes", 2) as made:
+        made.call(session.prepare, SUBJECT)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def jobs(gang: Any) -> dict[str, StackJob]:
+    profile = merge([seen.profile for seen in gang.call(session.watch, SUBJECT, 0, 2)])
+    lookup = {name: registry.technique(name) for name in registry.techniques()}
+    made = {}
+    for name, technique in STACKS.items():
+        member = small.member(lookup[technique])
+        plan = small.planned(profile, small.cluster(2, 1e-4, 1e-9), [member], lookup, SUBJECT.batch)
+        made[name] = StackJob(name, SUBJECT, plan, engine=member.technique.engine, config=member.config)
+    return made
+
+
+def test_stacks_share_seed_and_data_and_conform(gang: Any, jobs: dict[str, StackJob]) -> None:
+    for job in jobs.values():
+        gang.call(session.load, job)
+    losses: dict[str, list[float]] = {name: [] for name in jobs}
+    for order in (list(jobs), list(jobs)[::-1]):
+        for name in order:
+            blocks: list[Block] = gang.call(session.run_block, name, 0, 6)
+            assert all(block.differences == () for block in blocks), name
+            assert all(len(block.step_times_s) == 6 and min(block.step_times_s) > 0.0 for block in blocks)
+            assert blocks[0].payload_bytes > 0
+            losses[name] += blocks[0].losses
+    for name in EXACT:
+        assert losses[name] == pytest.approx(losses["ddp"], rel=1e-4)
+        prints = gang.call(session.fingerprint, name, 0)
+        assert prints[0] == prints[1]
+    assert losses["acp"][0] == pytest.approx(losses["ddp"][0])
+    assert losses["ddp"][-1] < losses["ddp"][0]
+    for name in jobs:
+        found, nothing = gang.call(session.evaluate, name, 0)
+        assert nothing == {}
+        assert 0.0 <= found["accuracy"] <= 1.0
+        gang.call(session.forget, name, 0)
+
+
+def test_a_timeline_shows_the_last_steps(gang: Any, jobs: dict[str, StackJob]) -> None:
+    for name in ("mg", "dear"):
+        gang.call(session.load, jobs[name])
+        gang.call(session.run_block, name, 0, 5)
+        timeline = gang.call(session.timeline, name, 0)[0]
+        assert timeline.mode == "measured"
+        assert timeline.step_time_s > 0.0
+        ran = {span.task.name for span in timeline.spans(len(timeline) - 1)}
+        assert ran == {task.name for task in timeline.plan.steps[0]}
+        gang.call(session.forget, name, 0)
+
+
+def test_progress_is_told(gang: Any, jobs: dict[str, StackJob]) -> None:
+    told: list[tuple[int, Any]] = []
+    gang.call(session.load, jobs["wfbp"])
+    gang.call(session.run_block, "wfbp", 0, 3, on_event=lambda rank, event: told.append((rank, event)))
+    gang.call(session.forget, "wfbp", 0)
+    rank, event = told[-1]
+    assert rank == 0
+    assert isinstance(event, Progressed)
+    assert (event.stack, event.step, event.steps) == ("wfbp", 3, 3)
+    assert event.samples_per_s > 0.0
+
+
+def test_links_are_measured_in_the_gang(gang: Any) -> None:
+    first, second = gang.call(session.measure, 0.05)
+    assert first.ranks == second.ranks == 2
+    assert first.seconds["all-reduce"]
