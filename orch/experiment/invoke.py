@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +100,8 @@ def _simulate(recipe: Recipe, asked: Invocation) -> Document:
 
 def _run(recipe: Recipe, on: str, run: RunLog, show: Show) -> Document:
     log_dir = None if run.path is None else run.path / "logs"
+    # torch takes seconds to load; it loads here while the workers load theirs.
+    threading.Thread(target=import_module, args=("orch.experiment.execute",), daemon=True).start()
     with make_gang(on, recipe.cluster.world_size, threads=_threads(recipe), log_dir=log_dir) as gang:
         from orch.experiment.execute import Execution
 
