@@ -102,7 +102,7 @@ class Network:
             self._buffers[name] = FlatBuffer(op.buffer, parameters, ranks.index(self._setup.rank), len(ranks), device)
         buffer = self._buffers[name]
         if buffer.layout != op.buffer:
-            raise RunError(f"buffer {name!r} has two layouts in one plan", code="E615")
+            raise RunError(f"buffer {name!r} has two layouts in one plan", code="E623")
         return buffer
 
     def open(self, executor: Executor, program: Program, run: StepRecord, carried: bool) -> None:

@@ -113,10 +113,10 @@ def _stage(program: Program, number: int, task: Task) -> Stage:
 
 def _send(number: int, task: Task, stream: int, place: int) -> Send:
     if not task.stream.startswith("net."):
-        raise RunError(f"task {task.name!r} is on stream {task.stream!r}, which this engine does not drive", code="E610",
+        raise RunError(f"task {task.name!r} is on stream {task.stream!r}, which this engine does not drive", code="E618",
                        hint="such plans can be simulated: orch plan")  # fmt: skip
     if not isinstance(task.op, Collective):
-        raise RunError(f"task {task.name!r} is on stream {task.stream!r} but is no collective", code="E610")
+        raise RunError(f"task {task.name!r} is on stream {task.stream!r} but is no collective", code="E618")
     return Send(number, task, task.op, stream, place)
 
 
