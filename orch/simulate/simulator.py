@@ -185,11 +185,10 @@ class _Ranks:
                 start = self._meet(start, task.group) if isinstance(task.op, Collective) else start
                 end = start + row.seconds
             members = self._members.get(task.role)
-            if members is not None:
-                end = np.where(members, end, before)
-            free[row.stream] = end
             if place in program.awaited:
-                awaited[place] = end
+                # A rank that does not run the task has nothing to wait for.
+                awaited[place] = end if members is None else np.where(members, end, 0.0)
+            free[row.stream] = end if members is None else np.where(members, end, before)
             takes_part = members is None or bool(members[0])
             begun.append(_first(start) if takes_part else math.nan)
             ended.append(_first(end) if takes_part else math.nan)

@@ -108,6 +108,16 @@ def test_jitter_is_a_factor_a_rank_and_iteration(plan, jitter):
     check_against_naive(plan, where, 4, factors)
 
 
+def test_a_rank_waits_for_no_task_that_it_does_not_run():
+    slow = Task("slow", Compute("m", 0.0, 0.0, seconds=5.0))
+    few = Task("few", Compute("m", 0.0, 0.0, seconds=1.0), "copy.h2d", role="few")
+    last = Task("last", Compute("m", 0.0, 0.0, seconds=1.0), "host", after=("few",))
+    plan = replace(Plan.of("p", 2, [few, slow, last]), roles={"all": range(2), "few": range(1, 2)})
+    timeline = simulate(plan, cluster(2), iterations=1)
+    assert timeline.ends[0].tolist()[1:] == [5.0, 1.0]
+    assert np.isnan(timeline.ends[0][0])
+
+
 def test_seeds_repeat_and_differ():
     where = replace(cluster(2, alpha_s=1.0), jitter=0.1)
     plan = Plan.of("one", 2, [Task("a", Compute("m", 0.0, 0.0, seconds=1.0))])
