@@ -1,8 +1,8 @@
 """From a command to the first all-reduce: `python -m benchmarks.bench_gang`.
 
 Bars: on our own Ray at most 2.5 times torchrun, cold; at most 0.3 s for a gang of the same or of another size on warm
-workers. Cold starts are whole processes, timed from outside, by turns (torchrun, Ray, processes, torchrun, ...); warm ones
-are timed inside one process, from asking for a gang to the result of its first all-reduce.
+workers. Cold starts are whole processes, timed from outside, by turns (torchrun, Ray, processes, torchrun, ...); warm
+ones are timed inside one process, from asking for a gang to the result of its first all-reduce.
 """
 
 from __future__ import annotations

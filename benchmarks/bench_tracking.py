@@ -1,8 +1,8 @@
 """What tracking costs a training: `python -m benchmarks.bench_tracking`. Bar: step time at most 1.02 of that without.
 
 One gang trains one stack again and again, with and without tracking by turns; every tracked run starts its own index
-process, so MLflow's import and the making of its store fall into the measured blocks. The figure is the median over blocks
-of the ratio of step times, with a t interval; beside it the driver's own time a step to hand steps over.
+process, so MLflow's import and the making of its store fall into the measured blocks. The figure is the median over
+blocks of the ratio of step times, with a t interval; beside it the driver's own time a step to hand steps over.
 """
 
 from __future__ import annotations
