@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from orch.experiment.execute import Execution
 
 Document = dict[str, Any]
+# Ways to reach workers that put all of them on this machine, whatever the cluster file says of nodes.
+HERE = ("inline", "processes", "local")
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ def invoke(asked: Invocation, show: Show) -> Document | None:
 
     A run that fails or is interrupted keeps what all its stacks have finished, and says where it is.
     """
+    if asked.on == "torchrun" and not asked.simulate and serve_other_ranks():
+        return None
     recipe = load(asked.recipe, asked.overrides)
     if asked.simulate:
         return _simulate(recipe, asked)
@@ -102,7 +106,10 @@ def _run(recipe: Recipe, on: str, run: RunLog, show: Show) -> Document:
     log_dir = None if run.path is None else run.path / "logs"
     # torch takes seconds to load; it loads here while the workers load theirs.
     threading.Thread(target=import_module, args=("orch.experiment.execute",), daemon=True).start()
-    with make_gang(on, recipe.cluster.world_size, threads=_threads(recipe), log_dir=log_dir) as gang:
+    cluster = recipe.cluster
+    device, per_node = "cuda" if cluster.device.kind == "gpu" else "cpu", cluster.devices_per_node
+    threads = _threads(cluster.world_size if on in HERE else per_node)
+    with make_gang(on, cluster.world_size, threads=threads, device=device, log_dir=log_dir, per_node=per_node) as gang:
         from orch.experiment.execute import Execution
 
         for note in gang.notes:
@@ -173,6 +180,6 @@ def _facts(recipe: Recipe, asked: Invocation, on: str | None) -> Facts:
     )
 
 
-def _threads(recipe: Recipe) -> int:
-    """Share this machine's cores among the workers; each gets at least one."""
-    return max(1, len(os.sched_getaffinity(0)) // recipe.cluster.world_size)
+def _threads(workers: int) -> int:
+    """Share a machine's cores, taken to be as many as this one has, among its workers; each gets at least one."""
+    return max(1, len(os.sched_getaffinity(0)) // workers)

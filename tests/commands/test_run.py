@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pexpect
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,3 +151,31 @@ def test_no_track_leaves_nothing(orch, small, project: Path) -> None:
     assert done.code == 0, done.err
     assert done.document["run_dir"] is None
     assert not (project / "runs").exists()
+
+
+def test_a_terminal_sees_progress_then_the_table_and_nothing_garbled(small, project: Path) -> None:
+    command = ["-m", "orch", "run", small, "--on", "processes", "--no-track", "measure.steps=4"]
+    child = pexpect.spawn(
+        sys.executable, command, cwd=str(project), dimensions=(40, 130), encoding="utf-8", timeout=120
+    )
+    child.expect(r"2 workers ready \(processes\)")
+    child.expect(r"\r\x1b\[2K\[#*-*\] +\d+ % step \d+ of 18 \| [^\n]*loss \d\.\d+ \| \d+ samples/s \| \d+ s left")
+    child.expect("stack +step time +gain")
+    between = child.before
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+    # Every rewriting stays on its line: before the table the line is cleared, and nothing scrolled meanwhile.
+    assert between.endswith("\r\x1b[2K")
+    assert "\n" not in between
+
+
+def test_torchrun_runs_one_driver_and_prints_one_table(small, project: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "orch"]
+    done = subprocess.run(
+        [*command, "run", small, "--on", "torchrun", "measure.blocks=1"],
+        capture_output=True, text=True, check=False, cwd=project,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("step time") == 1
+    assert len(list((project / "runs" / "small").iterdir())) == 1
