@@ -117,8 +117,8 @@ def _gain(row: Mapping[str, str], first: bool) -> str:
     middle, low, high = (_number(row[key]) for key in ("gain", "gain_lo", "gain_hi"))
     if middle is None or (first and middle == 1.0):
         return ""
-    if low is None or high is None:
-        return f"{middle:.2f}×"
+    if low is None or high is None:  # a prediction has no interval; one block of a measurement cannot have one
+        return f"{middle:.2f}×" if row["mode"] == "simulated" else "not distinguishable"
     return f"{middle:.2f}× [{low:.2f}, {high:.2f}]" if not low <= 1.0 <= high else "not distinguishable"
 
 
