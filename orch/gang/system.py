@@ -15,11 +15,20 @@ _PR_SET_PDEATHSIG = 1
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """Return user and system seconds of all threads of `pid`; None when it is gone or the system does not say."""
+    """Return user and system seconds of `pid` and its children (compilers and loaders work for it); None when gone."""
     fields = _stat(pid)
-    if fields is not None:
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return None if sys.platform == "linux" else _psutil_cpu_seconds(pid)
+    if fields is None:
+        return None if sys.platform == "linux" else _psutil_cpu_seconds(pid)
+    own = sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")  # the last two: children that ended
+    return own + sum(cpu_seconds(child) or 0.0 for child in _children(pid))
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+            return [int(child) for child in file.read().split()]
+    except (OSError, ValueError):
+        return []
 
 
 def is_stopped(pid: int) -> bool:

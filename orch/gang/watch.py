@@ -13,8 +13,10 @@ from orch.gang.local_workers import Look
 
 # A worker that used less than this share of a core over the whole window did nothing.
 IDLE_SHARE = 0.05
-# All ranks in the same collective and silent may be a slow network: give them this many windows.
+# All ranks in the same collective and silent may be a slow network: give them this many windows, and as long as they use
+# any processor time at all (the system counts it in ticks), as moving bytes does.
 SLOW_NETWORK_WINDOWS = 8
+TICK_S = 0.02
 _LONGEST_STEP_S = 1.0
 
 
@@ -73,17 +75,20 @@ class Watch:
         if len(places) > 1:
             each = "; ".join(f"rank {rank} in {looks[rank].place}" for rank in waiting)
             return Hang(waiting[0], f"the {size} ranks wait for each other in different tasks: {each}")
-        if silent_s >= SLOW_NETWORK_WINDOWS * self._window_s:
+        if silent_s >= SLOW_NETWORK_WINDOWS * self._window_s and not any(
+            self._used_s(rank) > TICK_S for rank in waiting
+        ):
             text = f"all {size} ranks wait in {places.pop()} and nothing moves: is the network between them up?"
             return Hang(waiting[0], text)
         return None
 
     def _idle(self, rank: int) -> bool:
-        (begin_s, first), (end_s, last) = self._samples[0], self._samples[-1]
-        before, after = first[rank], last[rank]
-        if before is None or after is None:
-            return True
-        return after - before < IDLE_SHARE * (end_s - begin_s)
+        return self._used_s(rank) < IDLE_SHARE * (self._samples[-1][0] - self._samples[0][0])
+
+    def _used_s(self, rank: int) -> float:
+        """Return the processor seconds that `rank` used within the window; 0 where the system does not say."""
+        before, after = self._samples[0][1][rank], self._samples[-1][1][rank]
+        return after - before if before is not None and after is not None else 0.0
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

@@ -71,7 +71,7 @@ def have_a_child_of(nothing: None, descriptor: int) -> None:
     have_a_child(descriptor)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_driver_leaves_no_worker(number: signal.Signals) -> None:
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
     driver = subprocess.Popen(

@@ -53,6 +53,7 @@ def temp() -> Iterator[Path]:
     shutil.rmtree(directory, ignore_errors=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("phase", "number"),
     [

@@ -60,6 +60,21 @@ def test_cpu_time_and_stops_of_a_process() -> None:
     assert system.cpu_seconds(child.pid) is None
 
 
+def test_the_work_of_children_counts() -> None:
+    child = (
+        "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\nprint('busy', flush=True)"
+    )
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child + chr(10) + 'input()'!r}])"
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE)
+    assert parent.stdout is not None
+    parent.stdout.readline()
+    with_child = system.cpu_seconds(parent.pid)
+    own = sum(int(x) for x in Path(f"/proc/{parent.pid}/stat").read_text().rpartition(")")[2].split()[11:13])
+    assert with_child is not None
+    assert with_child >= own / os.sysconf("SC_CLK_TCK") + 0.25
+    parent.communicate(b"\n")
+
+
 def test_the_title_is_what_ps_shows() -> None:
     code = "from orch.gang.system import set_title; set_title('orch rank 2 of 4'); print('up', flush=True); input()"
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE)

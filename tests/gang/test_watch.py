@@ -73,6 +73,10 @@ def test_a_slow_collective_gets_more_time() -> None:
     assert "network" in found[1].text
 
 
+def test_a_collective_that_moves_bytes_is_no_hang() -> None:
+    assert watch_for(600, lambda t: [look(waiting=True, cpu_s=0.01 * t), look(waiting=True, cpu_s=0.01 * t)]) is None
+
+
 def test_time_in_which_nobody_looked_does_not_count() -> None:
     assert watch_for(600, lambda t: [look(waiting=True), look()], dt=120.0) is None
 
