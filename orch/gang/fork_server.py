@@ -32,9 +32,13 @@ PRELOAD = ("torch", "torch._dynamo", "hydra.utils", "orch.runtime.session")
 class ForkServer:
     """The owner's side: start a worker, learn how workers ended, kill one."""
 
-    def __init__(self, preload: Sequence[str] = PRELOAD) -> None:
+    def __init__(self, preload: Sequence[str] | None = None) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        boot = _BOOT.format(path=[p or os.getcwd() for p in sys.path], fd=theirs.fileno(), preload=list(preload))
+        boot = _BOOT.format(
+            path=[p or os.getcwd() for p in sys.path],
+            fd=theirs.fileno(),
+            preload=list(PRELOAD if preload is None else preload),
+        )
         with theirs:
             # Its own session: Ctrl-C in the terminal reaches the driver only, which then ends the workers in order.
             self._process = subprocess.Popen(

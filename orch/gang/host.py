@@ -43,9 +43,9 @@ class Host:
     `crew` numbers the workers of one gang: a host may serve several gangs, one after the other or at once.
     """
 
-    def __init__(self, driver_path: Sequence[str] = ()) -> None:
+    def __init__(self, driver_path: Sequence[str] = (), preload: Sequence[str] | None = None) -> None:
         sys.path.extend(entry for entry in driver_path if entry not in sys.path and os.path.isdir(entry))
-        self._server = ForkServer()
+        self._server = ForkServer(preload)
         self._crews: dict[int, _Crew] = {}
 
     def start(self, crew: int, specs: Sequence[Spec]) -> None:

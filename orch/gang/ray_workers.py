@@ -20,7 +20,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from orch.errors import OrchError, RunError
-from orch.gang import machine
+from orch.gang import fork_server, machine
 from orch.gang.host import Address, Host, Reply
 from orch.gang.remote_workers import ASK_S, HostLostError, RemoteWorkers
 from orch.gang.worker import SPOOL, Spec
@@ -186,7 +186,7 @@ def place(bundles: tuple[Bundle, ...], spread: bool, patience_s: float, problem:
                 max_restarts=0,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(group, bundle),
             )
-            actors.append(options.remote(path))
+            actors.append(options.remote(path, fork_server.PRELOAD))
     except BaseException as error:
         Placement(bundles, group, tuple(actors), (), problem).end()
         if isinstance(error, RayError):

@@ -18,8 +18,9 @@ from tests.gang import functions
 from tests.gang.test_janitor import becomes_true
 
 DRIVER = """
-from orch.gang import make_gang
+from orch.gang import fork_server, make_gang
 from tests.gang import functions
+fork_server.PRELOAD = ('torch',)
 with make_gang("processes", 2) as gang:
     pids = [answer[3] for answer in gang.call(functions.who)]
     gang.call(functions.compute, 60.0, on_event=lambda rank, event: print(*pids, flush=True))

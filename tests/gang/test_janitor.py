@@ -15,7 +15,7 @@ DRIVER = """
 import subprocess, sys
 from orch.gang.janitor import JANITOR
 tag, directory, marker, released = sys.argv[1:]
-subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()", tag], stdin=subprocess.PIPE, start_new_session=True)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)", tag], start_new_session=True)
 number = JANITOR.guard(tag=tag, directory=directory, command=["touch", marker])
 if released == "released":
     JANITOR.release(number)

@@ -22,8 +22,10 @@ from tests.gang.test_janitor import becomes_true, carriers
 # The driver says where it is; the test then kills it there. Each phase is entered by the real code.
 DRIVER = """
 import sys, ray
-from orch.gang import make_gang, end_all, ray_local, ray_workers
+from orch.gang import fork_server, make_gang, end_all, ray_local, ray_workers
 from tests.gang import functions
+
+fork_server.PRELOAD = ('torch',)
 
 def say(phase):
     if phase == sys.argv[1]:
@@ -89,7 +91,8 @@ def test_a_killed_driver_leaves_no_process_and_no_directory(phase: str, number: 
 
 def test_two_drivers_at_once_do_not_meet(temp: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(temp), "PYTHONPATH": os.getcwd()}
-    code = "from orch.gang import make_gang; from tests.gang import functions\n"
+    code = "from orch.gang import fork_server, make_gang; from tests.gang import functions\n"
+    code += "fork_server.PRELOAD = ('torch',)\n"
     code += "with make_gang('local', 2) as gang: print(gang.call(functions.all_reduce))"
     drivers = [
         subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
