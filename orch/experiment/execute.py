@@ -75,8 +75,8 @@ class Execution:
             key = (subject.batch, subject.precision, str(subject.optimizer))
             if key not in seen:
                 seen[key] = self._gang.call(session.watch, subject, self._recipe.seeds[0])
-            profiles[name] = merge([observation.profile for observation in seen[key]])
-            update_s[name] = fmean(observation.update_s for observation in seen[key])
+            together = merge(seen[key])
+            profiles[name], update_s[name] = together.profile, together.update_s
         return Inputs(self._measured_cluster(), profiles, update_s)
 
     def _measured_cluster(self) -> Cluster:

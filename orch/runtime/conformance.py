@@ -36,7 +36,9 @@ def differences(record: Record, rank: int, *, modules: Iterable[str] | None = No
 
 
 def _carried(plan: Plan, step: StepRecord, rank: int, pending: bool | None) -> tuple[list[str], bool]:
-    """Return what breaks the lag rule, and whether `step` leaves work; `pending`: whether the one before it did, if known."""
+    """Return what breaks the lag rule, and whether `step` leaves work; `pending`: whether the one before it did, if
+    known.
+    """
     found = []
     if pending is not None and step.carried != pending:
         found.append(

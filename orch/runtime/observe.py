@@ -30,7 +30,7 @@ class Observation:
     """What a few steps showed. Seconds are medians over steps, for the whole batch of this worker.
 
     `step_s` is a step without any stamping, `stamped_s` one with it: the difference is what looking costs. `steady`
-    tells whether gradients became ready in the same order in every step.
+    tells whether gradients became ready in the same order in every step. `passes` are the stamps behind all that.
     """
 
     profile: Profile
@@ -38,38 +38,67 @@ class Observation:
     step_s: float
     stamped_s: float
     steady: bool
+    passes: tuple[Pass, ...] = field(default=(), repr=False)
 
 
 @dataclass
-class _Pass:
-    """The stamps of one step."""
+class Pass:
+    """The stamps of one step, in seconds from its start: first entries into modules, gradients, and the ends of forward
+    (`backward` begins), of backward and of the update.
+    """
 
     entered: dict[str, float] = field(default_factory=dict)
     ready: dict[str, float] = field(default_factory=dict)
     backward: float = 0.0
     ended: float = 0.0
     updated: float = 0.0
+    begun: float = 0.0
+
+    def from_start(self) -> Pass:
+        """Return the same stamps counted from the step's start."""
+        entered = {name: time - self.begun for name, time in self.entered.items()}
+        ready = {name: time - self.begun for name, time in self.ready.items()}
+        ends = (self.backward - self.begun, self.ended - self.begun, self.updated - self.begun)
+        return Pass(entered, ready, *ends)
+
+    @staticmethod
+    def slowest(passes: Sequence[Pass]) -> Pass:
+        """Return, for each point of a step, when the last rank got there; `passes` are those of one step, one a rank."""
+        first = passes[0]
+        entered = {name: max(other.entered.get(name, 0.0) for other in passes) for name in first.entered}
+        ready = {name: max(other.ready.get(name, 0.0) for other in passes) for name in first.ready}
+        ends = (max(getattr(other, end) for other in passes) for end in ("backward", "ended", "updated"))
+        return Pass(entered, ready, *ends)
 
 
 def observe(
-    model: nn.Module, loss_of: LossOf, optimizer: Factory, *, name: str = "model", steps: int = 5, warmup: int = 2
+    model: nn.Module,
+    loss_of: LossOf,
+    optimizer: Factory,
+    *,
+    name: str = "model",
+    steps: int = 5,
+    warmup: int = 2,
+    meet: Callable[[], None] = lambda: None,
 ) -> Observation:
     """Return the observation of `steps` training steps after `warmup` ones. The model is trained by them: give it a
     copy.
 
-    `loss_of(model)` computes the loss of the next batch.
+    `loss_of(model)` computes the loss of the next batch. `meet` returns when all ranks are here: it is called before
+    each step, so that ranks run side by side as collectives make them.
     """
     owners = _owners(model, loss_of)
     watcher = _Watcher(model, dict.fromkeys(unit for units in owners.values() for unit in units))
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     update = optimizer(trained)
-    passes: list[_Pass] = []
+    passes: list[Pass] = []
     times: dict[bool, list[float]] = {True: [], False: []}
     for number in range(warmup + 2 * steps):
         stamping = number % 2 == 0 or number < warmup
         if stamping:
             watcher.attach()
-        begin = perf_counter()
+        meet()
+        begin = watcher.now.begun = perf_counter()
         loss = loss_of(model)
         watcher.now.backward = perf_counter()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -82,7 +111,7 @@ def observe(
             times[stamping].append(perf_counter() - begin)
         if stamping:
             seen = watcher.detach()
-            passes += [seen] if number >= warmup else []
+            passes += [seen.from_start()] if number >= warmup else []
     profile = _profile(name, model, owners, passes)
     return Observation(
         _timed(profile, passes),
@@ -90,6 +119,7 @@ def observe(
         median(times[False]),
         median(times[True]),
         all(list(seen.ready) == list(passes[0].ready) for seen in passes),
+        tuple(passes),
     )
 
 
@@ -100,7 +130,7 @@ class _Watcher:
         self._modules = {name: model.get_submodule(name) for name in units}
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._handles: list[Any] = []
-        self.now = _Pass()
+        self.now = Pass()
 
     def attach(self) -> None:
         for name, module in self._modules.items():
@@ -108,11 +138,11 @@ class _Watcher:
         for name, parameter in self._parameters.items():
             self._handles.append(parameter.register_post_accumulate_grad_hook(partial(self._arrive, name)))  # type: ignore[no-untyped-call]
 
-    def detach(self) -> _Pass:
+    def detach(self) -> Pass:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        seen, self.now = self.now, _Pass()
+        seen, self.now = self.now, Pass()
         return seen
 
     def _enter(self, name: str, module: nn.Module, args: Any) -> None:
@@ -153,7 +183,7 @@ def _owners(model: nn.Module, loss_of: LossOf) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(units, key=order.__getitem__)) for name, units in readers.items()}
 
 
-def _profile(name: str, model: nn.Module, owners: dict[str, tuple[str, ...]], passes: Sequence[_Pass]) -> Profile:
+def _profile(name: str, model: nn.Module, owners: dict[str, tuple[str, ...]], passes: Sequence[Pass]) -> Profile:
     entered = passes[-1].entered
     idle = dict.fromkeys(unit for units in owners.values() for unit in units if unit not in entered)
     modules = tuple(Module(unit, 0.0, 0.0) for unit in [*idle, *entered])
@@ -161,7 +191,7 @@ def _profile(name: str, model: nn.Module, owners: dict[str, tuple[str, ...]], pa
     return Profile(name, modules, tensors, tuple(passes[-1].ready), source="observed on this machine")
 
 
-def _timed(profile: Profile, passes: Sequence[_Pass]) -> Profile:
+def _timed(profile: Profile, passes: Sequence[Pass]) -> Profile:
     """Return the profile with each module's seconds; a backward segment's time is shared like its modules' forward
     times.
     """
@@ -189,17 +219,24 @@ def _timed(profile: Profile, passes: Sequence[_Pass]) -> Profile:
     return replace(profile, modules=modules)
 
 
-def _between(seen: _Pass, begin: str | None, end: str | None) -> float:
+def _between(seen: Pass, begin: str | None, end: str | None) -> float:
     start = seen.backward if begin is None else seen.ready.get(begin, seen.backward)
     return (seen.ended if end is None else seen.ready.get(end, seen.ended)) - start
 
 
-def merge(profiles: Sequence[Profile]) -> Profile:
-    """Return the profile of rank 0 with every module's seconds averaged over ranks (each rank observed the same model)."""
-    modules = []
-    for index, module in enumerate(profiles[0].modules):
-        seen = [profile.modules[index] for profile in profiles]
-        forward = sum(other.forward_s or 0.0 for other in seen) / len(seen)
-        backward = sum(other.backward_s or 0.0 for other in seen) / len(seen)
-        modules.append(replace(module, forward_s=forward, backward_s=backward))
-    return replace(profiles[0], modules=tuple(modules))
+def merge(seen: Sequence[Observation]) -> Observation:
+    """Return one observation of a gang, from those of its ranks: each point of a step is reached when the last rank is
+    there.
+
+    A synchronous step waits for its slowest rank, and on a shared machine that is another one in every step.
+    """
+    first = seen[0]
+    passes = tuple(Pass.slowest(ranks) for ranks in zip(*(other.passes for other in seen), strict=True))
+    return Observation(
+        _timed(first.profile, passes),
+        median(one.updated - one.ended for one in passes),
+        max(other.step_s for other in seen),
+        max(other.stamped_s for other in seen),
+        all(other.steady for other in seen),
+        passes,
+    )

@@ -136,13 +136,20 @@ def prepare(worker: Place, subject: Subject) -> dict[str, Any]:
 
 def watch(worker: Place, subject: Subject, seed: int, steps: int = 8) -> Observation:
     """Observe the model train alone on this rank; all ranks are called at once, so that contention is in the figures."""
-    batches = _batches(worker, subject, seed, _load(subject))
-    loss_of = _loss_of(worker, subject, _load(subject))
+    loaded = _load(subject)
+    loss_of = _loss_of(worker, subject, loaded)
     model = subject.model.build(seed).to(worker.device)
     factory = optimizer_factory(subject.optimizer)
-    _meet(worker)
+    warmup = 2
+    ready = iter(_fetched(_batches(worker, subject, seed, loaded), 1 + warmup + 2 * steps))
     return observe(
-        model, lambda forward: loss_of(forward, next(batches)), factory, name=subject.model.name, steps=steps
+        model,
+        lambda forward: loss_of(forward, next(ready)),
+        factory,
+        name=subject.model.name,
+        steps=steps,
+        warmup=warmup,
+        meet=partial(_meet, worker),
     )
 
 

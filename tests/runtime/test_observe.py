@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from orch.runtime.observe import Observation, merge, observe
+from orch.runtime.observe import Observation, Pass, merge, observe
 from orch.runtime.optimizers import optimizer_factory
 from tests.runtime.models import MODELS, batch, build
 
@@ -61,15 +61,27 @@ def test_a_child_that_is_read_but_not_called_belongs_to_its_caller() -> None:
     assert profile.tensor("attend.out_proj.weight").modules == ("attend",)
 
 
-def test_averages_over_ranks() -> None:
-    profile = watch("plain").profile
-    slow = replace(
-        profile, modules=tuple(replace(m, forward_s=3 * m.forward_s, backward_s=m.backward_s) for m in profile.modules)
-    )
-    both = merge([profile, slow])
-    for before, after in zip(profile.modules, both.modules, strict=True):
-        assert after.forward_s == pytest.approx(2 * before.forward_s)
-        assert after.backward_s == pytest.approx(before.backward_s)
+def test_a_gang_is_where_its_slowest_rank_is() -> None:
+    seen = watch("plain")
+    slow = replace(seen, passes=tuple(slowed(one, 3.0) for one in seen.passes))
+    both = merge([seen, slow, seen])
+    for before, after in zip(seen.profile.modules, both.profile.modules, strict=True):
+        assert after.forward_s == pytest.approx(3 * before.forward_s)
+        assert after.backward_s == pytest.approx(3 * before.backward_s)
+    assert both.update_s == pytest.approx(3 * seen.update_s)
+
+
+def slowed(one: Pass, factor: float) -> Pass:
+    entered = {name: factor * time for name, time in one.entered.items()}
+    ready = {name: factor * time for name, time in one.ready.items()}
+    return Pass(entered, ready, factor * one.backward, factor * one.ended, factor * one.updated)
+
+
+def test_ranks_that_take_turns_being_slow_make_every_step_slow() -> None:
+    seen = watch("plain", steps=2)
+    fast, slow = seen.passes[0], slowed(seen.passes[0], 2.0)
+    both = merge([replace(seen, passes=(fast, slow)), replace(seen, passes=(slow, fast))])
+    assert both.passes == (slow, slow)
 
 
 def test_looking_leaves_no_hook_behind() -> None:

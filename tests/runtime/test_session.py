@@ -29,7 +29,7 @@ def gang() -> Any:
 
 @pytest.fixture(scope="module")
 def jobs(gang: Any) -> dict[str, StackJob]:
-    profile = merge([seen.profile for seen in gang.call(session.watch, SUBJECT, 0, 2)])
+    profile = merge(gang.call(session.watch, SUBJECT, 0, 2)).profile
     lookup = {name: registry.technique(name) for name in registry.techniques()}
     made = {}
     for name, technique in STACKS.items():
