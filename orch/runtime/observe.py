@@ -194,6 +194,9 @@ def _profile(name: str, model: nn.Module, owners: dict[str, tuple[str, ...]], pa
 def _timed(profile: Profile, passes: Sequence[Pass]) -> Profile:
     """Return the profile with each module's seconds; a backward segment's time is shared like its modules' forward
     times.
+
+    Medians of modules do not add up where ranks take turns on a processor: each step is interrupted somewhere, each
+    module rarely. So modules give the proportions, and the medians of whole passes the totals.
     """
     forward = {module.name: 0.0 for module in profile.modules}
     units = list(passes[-1].entered)
@@ -216,7 +219,8 @@ def _timed(profile: Profile, passes: Sequence[Pass]) -> Profile:
     modules = tuple(
         replace(m, forward_s=max(0.0, forward[m.name]), backward_s=max(0.0, backward[m.name])) for m in profile.modules
     )
-    return replace(profile, modules=modules)
+    totals = median(seen.backward for seen in passes), median(seen.ended - seen.backward for seen in passes)
+    return replace(profile, modules=modules).scaled_to(*totals)
 
 
 def _between(seen: Pass, begin: str | None, end: str | None) -> float:
