@@ -103,6 +103,8 @@ def _environment(tag: str) -> Iterator[None]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray's own workers yield to everything else on the machine (niceness 15); what is measured here must not.
+        "RAY_worker_niceness": "0",
         "ORCH_SESSION": tag,
     }
     with system.kept_environment():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import importlib
 import math
+import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -128,6 +129,7 @@ def prepare(worker: Place, subject: Subject) -> dict[str, Any]:
         "host": platform.node(),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
+        "niceness": os.nice(0),
         "device": worker.device,
         "data": loaded.facts(),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
