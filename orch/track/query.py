@@ -97,7 +97,7 @@ def best(results: Mapping[str, object]) -> Best | None:
         if not isinstance(gain, dict) or gain.get("over") == name or gain.get("distinguishable") is False:
             continue
         median = gain.get("median")
-        if isinstance(median, int | float):
+        if isinstance(median, int | float) and median > 1.0:  # a distinguishable loss is no gain
             found.append(Best(name, float(median), _number(gain.get("lo")), _number(gain.get("hi"))))
     return max(found, key=lambda one: one.speedup, default=None)
 

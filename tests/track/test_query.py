@@ -73,6 +73,7 @@ def test_the_best_gain_is_the_largest_beyond_noise():
     stacks = {"ddp": gain(9.0), "a": gain(1.2), "b": gain(1.3), "c": gain(1.9, distinguishable=False), "d": {}}
     assert query.best({"stacks": stacks}) == query.Best("b", 1.3, 1.0, 2.0)
     assert query.best({"stacks": {"ddp": gain(1.0), "c": gain(1.9, distinguishable=False)}}) is None
+    assert query.best({"stacks": {"ddp": gain(1.0), "slower": gain(0.4)}}) is None
 
 
 @pytest.mark.parametrize("results", [{}, {"stacks": []}, {"stacks": {"a": 3}}, {"stacks": {"a": {"speedup": 2}}}])
