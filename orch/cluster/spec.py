@@ -238,7 +238,11 @@ class ClusterSpec(_Spec):
     nodes: Count = Field(description="number of nodes")
     devices_per_node: Count = Field(description="devices of a node; one rank each")
     device: DeviceSpec = Field(description="the device, the same on all nodes")
-    links: LinksSpec = Field(LinksSpec(intra=None, inter=None), description="the network, as far as it is known")
+    links: LinksSpec = Field(
+        # A factory: a value would build the validators of all links at import, and again inside this model.
+        default_factory=lambda: LinksSpec(intra=None, inter=None),
+        description="the network, as far as it is known",
+    )
     speed: dict[RankNumber, Factor] = Field(
         default_factory=dict, description="speed factor of single ranks; 0.5 is half as fast"
     )
