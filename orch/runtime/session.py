@@ -155,7 +155,7 @@ def watch(worker: Place, subject: Subject, seed: int, steps: int = 8) -> Observa
     )
 
 
-def measure(worker: Place, budget_s: float = 1.5) -> LinkTimes:
+def measure(worker: Place, budget_s: float = 2.0) -> LinkTimes:
     """Measure this gang's collectives, alone and beside compute; all ranks are called at once."""
     if worker.world_size == 1:
         return LinkTimes(1)
