@@ -24,8 +24,9 @@ HOOKS = {
     "bf16": lambda group, bucket: default_hooks.bf16_compress_hook(group, bucket),  # noqa: PLW0108
 }
 
-# DDP has rebuilt its buckets, in the order in which gradients became ready, when its second step begins.
-REBUILT_AFTER = 2
+# DDP rebuilds its buckets, in the order in which gradients became ready, when its second step begins; its log, written
+# just before that, tells of it when the third begins.
+REBUILT_AFTER = 3
 
 
 class DdpEngine(Engine):

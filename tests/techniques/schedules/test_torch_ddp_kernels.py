@@ -16,7 +16,7 @@ from orch.runtime.optimizers import optimizer_factory
 from orch.testing import small
 from orch.workload import data_parallel
 from techniques.schedules import bucketed, torch_ddp
-from techniques.schedules.torch_ddp_kernels import DdpEngine
+from techniques.schedules.torch_ddp_kernels import REBUILT_AFTER, DdpEngine
 from tests.runtime.models import batch, build
 from tests.runtime.worlds import World, run
 
@@ -37,11 +37,11 @@ def plan_of(name: str, size: int, technique: Any, config: Any) -> Plan:
     return check(technique.rewrite(data_parallel(seen.profile, size, 4), context, config), finished=True)
 
 
-def train(world: World, name: str, plan: Plan, kind: type[Engine], config: Any) -> dict[str, Any]:
+def train(world: World, name: str, plan: Plan, kind: type[Engine], config: Any, steps: int = 5) -> dict[str, Any]:
     model = build(name)
     groups = {"world": world.group(threads=2 if kind is DdpEngine else 1)}
     engine = kind(plan, model, Setup(optimizer_factory(SGD), world.rank, config=config), groups)  # type: ignore[call-arg]
-    for step in range(5):
+    for step in range(steps):
         engine.train_step(lambda module, step=step: loss_of(module, world.rank, step))
     found = {key: value.detach().numpy() for key, value in model.named_parameters()}
     buckets = engine.buckets() if isinstance(engine, DdpEngine) else []
@@ -77,6 +77,15 @@ def test_a_plan_with_other_buckets_is_caught() -> None:
     wrong = plan_of("plain", 2, torch_ddp, torch_ddp.Config(bucket_cap="0B", first_bucket="0B"))
     for result in run(2, train, "plain", wrong, DdpEngine, config):
         assert result["differences"] != []
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 4])
+def test_buckets_are_judged_when_ddp_tells_of_them_and_from_then_on(steps: int) -> None:
+    config = torch_ddp.Config(bucket_cap=f"{CAP}B", first_bucket="40B")
+    plan = plan_of("plain", 2, torch_ddp, config)
+    for result in run(2, train, "plain", plan, DdpEngine, config, steps):
+        assert result["differences"] == []
+        assert bool(result["buckets"]) == (steps >= REBUILT_AFTER)
 
 
 def test_bf16_hook_trains() -> None:
