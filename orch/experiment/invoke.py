@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +22,7 @@ from orch.experiment.predict import Forecast, predict
 from orch.experiment.results import document, results, simulated_document
 from orch.experiment.show import Show
 from orch.experiment.trace import trace
-from orch.gang import make_gang, serve_other_ranks
+from orch.gang import make_gang, refuse_or_note, serve_other_ranks
 from orch.plan import to_json
 from orch.recipe import Recipe, load
 from orch.track.directory import Facts
@@ -63,17 +64,20 @@ def invoke(asked: Invocation, show: Show) -> Document | None:
         hint = "give --on local, or --simulate to only simulate"
         raise OrchError("nothing says what to run on", code="E605", hint=hint)
     refuse(recipe)
+    refuse_or_note(on, recipe.cluster.world_size, _device(recipe))
     if on == "torchrun" and serve_other_ranks():
         return None
-    with _tracker(asked).run(_facts(recipe, asked, on), recipe.resolved(), recipe.origins()) as run:
-        show.stage(f"{recipe.name}: {len(recipe.stacks)} stacks on {recipe.cluster.world_size} workers, {on}")
-        try:
+    path = None
+    try:
+        with _tracker(asked).run(_facts(recipe, asked, on), recipe.resolved(), recipe.origins()) as run:
+            path = run.path
+            show.stage(f"{recipe.name}: {len(recipe.stacks)} stacks on {recipe.cluster.world_size} workers, {on}")
             return _run(recipe, on, run, show)
-        except BaseException:
-            show.end()
-            if run.path is not None:
-                show.stage(f"run: {run.path} (not finished; what was done is kept)")
-            raise
+    except BaseException:
+        show.end()
+        if path is not None and path.exists():  # what the user has to correct leaves no run
+            show.stage(f"run: {path} (not finished; what was done is kept)")
+        raise
 
 
 def refuse(recipe: Recipe) -> None:
@@ -104,12 +108,12 @@ def _simulate(recipe: Recipe, asked: Invocation) -> Document:
 
 def _run(recipe: Recipe, on: str, run: RunLog, show: Show) -> Document:
     log_dir = None if run.path is None else run.path / "logs"
-    # torch takes seconds to load; it loads here while the workers load theirs.
-    threading.Thread(target=import_module, args=("orch.experiment.execute",), daemon=True).start()
-    cluster = recipe.cluster
-    device, per_node = "cuda" if cluster.device.kind == "gpu" else "cpu", cluster.devices_per_node
-    threads = _threads(cluster.world_size if on in HERE else per_node)
-    with make_gang(on, cluster.world_size, threads=threads, device=device, log_dir=log_dir, per_node=per_node) as gang:
+    size, per_node = recipe.cluster.world_size, recipe.cluster.devices_per_node
+    threads = _threads(size if on in HERE else per_node)
+    with (
+        _torch_loading(),
+        make_gang(on, size, threads=threads, device=_device(recipe), log_dir=log_dir, per_node=per_node) as gang,
+    ):
         from orch.experiment.execute import Execution
 
         for note in gang.notes:
@@ -125,6 +129,18 @@ def _run(recipe: Recipe, on: str, run: RunLog, show: Show) -> Document:
     found = document(outcome, results(outcome), "measured")
     _keep_figures(run, figures(found, outcome.forecast, outcome))
     return _finish(run, found)
+
+
+@contextmanager
+def _torch_loading() -> Iterator[None]:
+    """Load torch, which takes seconds, while the workers load theirs. Left early, wait for it: it cannot be stopped, and
+    an interpreter that ends under it dies with a traceback, or aborts."""
+    loading = threading.Thread(target=import_module, args=("orch.experiment.execute",), daemon=True)
+    loading.start()
+    try:
+        yield
+    finally:
+        loading.join()
 
 
 def _keep_part(run: RunLog, execution: Execution, error: BaseException) -> None:
@@ -178,6 +194,10 @@ def _facts(recipe: Recipe, asked: Invocation, on: str | None) -> Facts:
         origin=str(recipe.path),
         extra={} if on is None else {"on": on},
     )
+
+
+def _device(recipe: Recipe) -> str:
+    return "cuda" if recipe.cluster.device.kind == "gpu" else "cpu"
 
 
 def _threads(workers: int) -> int:

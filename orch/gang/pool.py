@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from orch.errors import OrchError, did_you_mean
+from orch.errors import OrchError, did_you_mean, quoted
 from orch.gang import machine
 from orch.gang.fork_server import ForkServer
 from orch.gang.gang import Gang, WorkersGang, await_ready
@@ -25,7 +25,7 @@ from orch.gang.torchrun import TorchrunSession
 from orch.gang.worker import Spec
 
 MAKERS = ("inline", "processes", "local", "torchrun")
-_ADDRESS = re.compile(r"(ray://)?(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}|ray://[\w.-]+")
+_ADDRESS = re.compile(r"(?:ray://)?(?:\[[0-9a-fA-F:]+\]|[\w.-]+):(\d{1,5})|ray://[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +63,36 @@ def make_gang(
     OrchError: what was asked for does not exist or can never fit; said before anything starts. RunError: a worker died
     on the way, or the cluster's resources stayed taken.
     """
+    notes = refuse_or_note(on, size, device)
+    if on == "inline":
+        return InlineGang(threads, "cuda:0" if device == "cuda" else "cpu")
+    key = _Key(on, size, threads, device, tuple(sorted((env or {}).items())), per_node if on not in MAKERS else None)
+    return _POOL.gang(key, log_dir, notes)
+
+
+def refuse_or_note(on: str, size: int, device: str = "cpu") -> tuple[str, ...]:
+    """Return what the user may want to know of such a gang; starts nothing.
+
+    OrchError: there is no such way to reach workers, or this machine can never hold them. What only a cluster or a
+    world that torchrun made can tell, `make_gang` says.
+    """
     if size < 1:
         raise OrchError(f"a gang of {size}: must be at least 1", code="E710")
     if device not in ("cpu", "cuda"):
         raise OrchError(f"a gang on device '{device}'", code="E710", hint="allowed: cpu, cuda")
-    if on == "inline":
-        if size != 1:
-            text = f"--on inline runs 1 worker in this process; the cluster has {size}"
-            raise OrchError(text, code="E710", hint="use --on processes")
-        return InlineGang(threads, "cuda:0" if device == "cuda" else "cpu")
-    if on not in MAKERS and not _ADDRESS.fullmatch(on):
+    if on == "inline" and size != 1:
+        text = f"--on inline runs 1 worker in this process; the cluster has {size}"
+        raise OrchError(text, code="E710", hint="use --on processes")
+    if on not in MAKERS and not _is_address(on):
         allowed = f"allowed: {', '.join(MAKERS)}, HOST:PORT, ray://HOST:PORT"
         hint = "; ".join(filter(None, [did_you_mean(on, MAKERS), allowed]))
-        raise OrchError(f"'{on}' is no way to reach workers", code="E710", hint=hint)
-    key = _Key(on, size, threads, device, tuple(sorted((env or {}).items())), per_node if on not in MAKERS else None)
-    return _POOL.gang(key, log_dir)
+        raise OrchError(f"{quoted(on)} is no way to reach workers", code="E710", hint=hint)
+    return machine.refuse_or_note(size, device) if on in ("processes", "local") else ()
+
+
+def _is_address(on: str) -> bool:
+    match = _ADDRESS.fullmatch(on)
+    return match is not None and (match[1] is None or 1 <= int(match[1]) <= 65_535)
 
 
 class Pool:
@@ -91,12 +106,11 @@ class Pool:
         self._torchrun: TorchrunSession | None = None
         self._owner = os.getpid()
 
-    def gang(self, key: _Key, log_dir: Path | None) -> WorkersGang:
+    def gang(self, key: _Key, log_dir: Path | None, notes: tuple[str, ...]) -> WorkersGang:
         """Return a gang of warm workers if there are any, of new ones otherwise."""
         if self._owner != os.getpid():  # a fork of the driver: what the parent holds is not ours to use
             self.__init__()  # type: ignore[misc]
         with self._lock:
-            notes = machine.refuse_or_note(key.size, key.device) if key.on in ("processes", "local") else ()
             workers = self._take(key) or self._make(key)
         kind = key.on if key.on in ("processes", "torchrun") else "ray"
         return WorkersGang(workers, kind, log_dir, keep=lambda done: self._give(key, done), notes=notes)

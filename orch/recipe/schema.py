@@ -13,6 +13,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 
 from orch.errors import did_you_mean
 
+WAYS = ("inline", "processes", "local", "torchrun")
+"""The ways to reach workers that have a name: those of `orch.gang`, which this layer does not know; a test compares."""
+
 Dtype = Literal["fp32", "bf16", "fp16"]
 Metric = Literal["loss", "accuracy", "val_loss", "val_accuracy"]
 
@@ -62,9 +65,11 @@ def _version(value: int) -> int:
 
 
 def _reach(value: str) -> str:
-    if not re.fullmatch(r"local|emulate|torchrun|slurm|ray://[^\s/]+|[^\s/:]+:\d{1,5}", value):
-        known = ("local", "emulate", "torchrun", "slurm")
-        raise NearNameError(f"must be {', '.join(known)}, ray://HOST:PORT or HOST:PORT", did_you_mean(value, known))
+    address = re.fullmatch(r"(?:ray://)?(?:\[[0-9a-fA-F:]+\]|[\w.-]+):(\d{1,5})|ray://[\w.-]+", value)
+    if value not in WAYS and address is None:
+        raise NearNameError(f"must be {', '.join(WAYS)}, HOST:PORT or ray://HOST:PORT", did_you_mean(value, WAYS))
+    if address is not None and address[1] is not None and not 1 <= int(address[1]) <= 65_535:
+        raise ValueError("must have a port of 1 to 65535")
     return value
 
 
@@ -250,6 +255,6 @@ class RecipeFile(Section):
     )
     target: Target | None = Field(default=None, description="the quality at which a training counts as done")
     on: Reach | None = Field(
-        default=None, description="how workers are reached: local, torchrun, ray://HOST:PORT, HOST:PORT"
+        default=None, description="how workers are reached: local, processes, inline, torchrun, HOST:PORT or ray://..."
     )
     when: dict[str, When] = Field(default={}, description="settings for some stacks: {STACK: {train: {...}}}")

@@ -4,17 +4,19 @@
         run.stack("ddp").log_steps(batch)
         run.finish(results)
 
-Left by an exception the run ends `failed`, by Ctrl-C or SIGTERM `interrupted`; a killed driver is found dead later.
+Left by the user's own fault before it started (an OrchError of exit code 2) it leaves nothing. Left by another exception
+the run ends `failed`, by Ctrl-C or SIGTERM `interrupted`; a killed driver is found dead later.
 Nothing here may end a training: a disk that refuses steps, or an index that is gone, is said once and training goes on.
 """
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Protocol, cast
@@ -118,13 +120,16 @@ class Tracker:
                 hint="choose another place with --runs DIR",
             ) from error
         if self._index is not None:
-            self._index.watch(made.path)
+            self._index.open()
         run = Run(made, project or Path.cwd(), self._warn, self._index)
         with _signals_raise():
             try:
                 yield run
             except BaseException as error:
-                run.close(*_end_of(error))
+                if run.is_queued and isinstance(error, OrchError) and error.exit_code == 2:
+                    run.discard()
+                else:
+                    run.close(*_end_of(error))
                 raise
             run.close("failed", "left without results")
 
@@ -136,6 +141,7 @@ class Run:
         self.directory = directory
         self.parent_run_id: str | None = None
         self._index = index
+        self._announced = False
         self._warn = warn
         self._warned: set[str] = set()
         self._folders = directory.stack_folders()
@@ -157,6 +163,7 @@ class Run:
 
     def start(self) -> None:
         """Say that the workers are there and the run is no longer queued."""
+        self._announce()
         self._move("running")
 
     def stack(self, name: str, seed: int = 0) -> StackLog:
@@ -203,7 +210,20 @@ class Run:
         self._collector.join(timeout=30)
         for stack in self._stacks.values():
             self.attempt("bring steps to the disk", stack.close)
+        self._announce()
         self._move(status, reason)
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it has not started yet."""
+        return self._state.status == "queued"
+
+    def discard(self) -> None:
+        """Leave nothing of a run that never started, such as one that its cluster can never hold."""
+        self._collector.join()
+        shutil.rmtree(self.path, ignore_errors=True)
+        with suppress(OSError):
+            self.path.parent.rmdir()  # the recipe's folder, if this was its only run
 
     def attempt(self, what: str, action: Callable[[], object]) -> None:
         """Do `action`; a disk that refuses is said once per kind of work, and training goes on."""
@@ -213,6 +233,12 @@ class Run:
             if what not in self._warned:
                 self._warned.add(what)
                 self._warn(f"tracking: cannot {what}: {error.strerror or error} ({self.path}); the run goes on")
+
+    def _announce(self) -> None:
+        """Tell the index of this run, once."""
+        if self._index is not None and not self._announced:
+            self._announced = True
+            self._index.watch(self.path)
 
     def _move(self, status: state.Status, reason: str = "") -> None:
         self._state = self._state.to(status, reason)
@@ -235,10 +261,18 @@ class _Index:
         self._warned = False
         self._indexer: indexer.Indexer | None = None
 
-    def watch(self, run: Path) -> None:
+    def open(self) -> None:
+        """Start its process, which needs seconds to be ready."""
         try:
             if self._indexer is None:
                 self._indexer = indexer.Indexer(self._root, self._store, background=True)
+        except IndexUnavailableError as error:
+            self._complain(error)
+
+    def watch(self, run: Path) -> None:
+        if self._indexer is None:
+            return
+        try:
             self._indexer.watch(run)
         except IndexUnavailableError as error:
             self._complain(error)

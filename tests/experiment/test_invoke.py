@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -58,6 +59,10 @@ def only_run(folder: Path) -> Path:
         (("data=null",), "processes", "the recipe names no data, so it can be planned but not run"),
         (("train.precision=fp16",), "processes", "stack plain: fp16 training needs loss scaling"),
         (("model=vgg16", "data=synthetic"), "processes", "model vgg16 has only a profile"),
+        ((), "nonsense", "'nonsense' is no way to reach workers"),
+        ((), "localhost:99999", "'localhost:99999' is no way to reach workers"),
+        ((), "inline", "--on inline runs 1 worker in this process; the cluster has 2"),
+        (("cluster.device.kind=gpu",), "local", "2 workers want 2 GPUs; this machine has"),
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_is_made(ask, tmp_path, overrides, on, message) -> None:
@@ -187,3 +192,17 @@ def test_sigint_in_training_ends_with_130_and_a_true_state(recipe, tmp_path) -> 
     assert state_of(run)[0] == "interrupted"
     assert any(str(run) in line for line in said)
     assert not any("Traceback" in line for line in said)
+
+
+def test_a_fault_found_while_torch_loads_is_one_line_and_leaves_no_run(recipe, tmp_path) -> None:
+    """Nothing listens on the port: that is known long before torch is loaded, and the interpreter must not end under it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+        command = [sys.executable, "-m", "orch", "run", recipe, "--on", address, "--runs", str(tmp_path / "runs")]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    first, second = done.stderr.splitlines()
+    assert " stacks on " in first
+    assert second.startswith(f"no Ray cluster answers at {address}")
+    assert not (tmp_path / "runs" / "tiny").exists()

@@ -7,9 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from orch.errors import OrchError, RunError
-from orch.gang import end_all, make_gang
+from orch.gang import end_all, make_gang, refuse_or_note
+from orch.gang.pool import MAKERS
+from orch.recipe import schema
 from tests.gang import functions
 
 
@@ -164,10 +167,22 @@ def test_end_all_ends_the_warm_workers() -> None:
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
-@pytest.mark.parametrize("wanted", ["proceses", "loca", "ray:/x", "host:port", ""])
+@pytest.mark.parametrize("wanted", ["proceses", "loca", "ray:/x", "host:port", "", "host:0", "host:65536"])
 def test_an_unknown_way_is_refused(wanted: str) -> None:
     with pytest.raises(OrchError, match=r"is no way to reach workers; .*allowed: inline, processes, local, torchrun"):
         make_gang(wanted, 2)
+
+
+def test_a_recipe_names_the_same_ways() -> None:
+    assert schema.WAYS == MAKERS
+    for address in ("host:6379", "[::1]:6379", "ray://host", "ray://host:10001"):
+        assert TypeAdapter(schema.Reach).validate_python(address) == address
+        assert refuse_or_note(address, 2) == ()
+    for wrong in ("slurm", "emulate", "host:0", "ray://host:65536", "local "):
+        with pytest.raises(ValidationError):
+            TypeAdapter(schema.Reach).validate_python(wrong)
+        with pytest.raises(OrchError):
+            refuse_or_note(wrong, 2)
 
 
 def test_what_can_never_fit_is_refused_at_once() -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from orch.errors import OrchError
+from orch.errors import OrchError, RunError
 from orch.track import directory, encoding, indexer, state, steps, tracker
 from orch.track.directory import Facts
 from orch.track.steps import Step, Value
@@ -68,9 +68,35 @@ def test_a_run_from_start_to_end(track, tmp_path):
     ],
 )
 def test_every_exception_is_an_end_and_goes_on_up(track, tmp_path, error, status):
+    def start_and_fail():
+        with track.run(FACTS, {}) as run:
+            run.start()
+            raise error
+
+    with pytest.raises(type(error)):
+        start_and_fail()
+    assert only(tmp_path).state.status == status
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a worker died"), RunError("no worker came"), KeyboardInterrupt()])
+def test_a_run_that_failed_on_the_way_to_its_start_is_kept(track, tmp_path, error):
     with pytest.raises(type(error)), track.run(FACTS, {}):
         raise error
-    assert only(tmp_path).state.status == status
+    assert not only(tmp_path).state.is_open
+
+
+def test_what_the_user_has_to_correct_leaves_no_run(track, tmp_path):
+    with pytest.raises(OrchError), track.run(FACTS, {}):
+        raise OrchError("the cluster has 3 nodes")
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_another_run_of_the_recipe_stays(track, tmp_path):
+    with track.run(FACTS, {}) as kept:
+        kept.finish({})
+    with pytest.raises(OrchError), track.run(FACTS, {}):
+        raise OrchError("the cluster has 3 nodes")
+    assert only(tmp_path).path == kept.path
 
 
 def test_a_finished_run_stays_done_whatever_follows(track, tmp_path):
