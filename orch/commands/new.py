@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import keyword
 import re
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -116,6 +118,10 @@ def _check_name(name: str, taken: object, what: str) -> None:
         hint = f"such as {fixed}" if re.fullmatch(r"[a-z].*", fixed) else "such as my-idea"
         message = f"{name!r} is no name for a {what}: lower-case letters, digits and hyphens, beginning with a letter"
         raise OrchError(message, code="E010", hint=hint)
+    stem = name.replace("-", "_")
+    if what == "technique" and (keyword.iskeyword(stem) or stem in sys.stdlib_module_names or stem == "orch"):
+        message = f"{stem}.py would stand in the way of Python's own {stem}"
+        raise OrchError(message, code="E010", hint=f"such as my-{name}")
     if isinstance(taken, dict) and name in taken:
         raise OrchError(f"there is a {what} named '{name}' already", code="E011", hint=f"see orch show {name}")
 

@@ -271,8 +271,9 @@ def _allow(path: str, listed: Collection[str], root: Path | None, where: Positio
     if spec is None:
         raise OrchError(f"there is no module '{top}'", code="E424", where=where, hint=f"install it, or list {module}")
     if not is_listed and not _installed(top, [*(spec.submodule_search_locations or []), spec.origin or ""]):
+        hint = f'write techniques = ["{module}"] in orch.toml, or install it'
         message = f"module '{module}' is neither installed nor listed, so a recipe may not run it"
-        raise OrchError(message, code="E424", where=where, hint=f"list {module} in the project file, or install it")
+        raise OrchError(message, code="E424", where=where, hint=hint)
     return None
 
 

@@ -88,6 +88,10 @@ def _path(written: str, where: Position) -> Path:
                 where=where,
                 hint="write a.b.c=value",
             )
+        if match[2] is not None and set(match[2]) & set("[]"):
+            raise OrchError(
+                "orch has no [ ] in a path", code="E131", where=where, hint="an entry of a list: seeds.0=VALUE"
+            )
         parts.append(match[2].strip() if match[2] is not None else re.sub(r"\\(.)", r"\1", match[1]))
         index = match.end()
         if index == len(written):

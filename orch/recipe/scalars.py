@@ -25,6 +25,8 @@ _NON_FINITE = {
 } | {f".{word}": math.nan for word in ("nan", "NaN", "NAN")}
 
 _LONGEST_NUMBER = 400
+# 64 bits, as most readers of YAML and JSON have; what is counted or multiplied further still fits a float.
+_LARGEST_INT = 2**63 - 1
 
 
 def read_scalar(text: str) -> Scalar:
@@ -36,7 +38,10 @@ def read_scalar(text: str) -> Scalar:
     if _INT.fullmatch(text):
         if len(text) > _LONGEST_NUMBER:
             raise ValueError(f"{clipped(text, 20)} is a number of {len(text)} characters, more than orch can hold")
-        return int(text, 0) if len(text.lstrip("+-")) > 1 else int(text)
+        value = int(text, 0) if len(text.lstrip("+-")) > 1 else int(text)
+        if abs(value) > _LARGEST_INT:
+            raise ValueError(f"{clipped(text, 30)} is larger than any whole number orch can hold (about 9.2e18)")
+        return value
     if _FLOAT.fullmatch(text):
         return _float(text)
     return text

@@ -212,7 +212,13 @@ class Target(Section):
     """The quality at which a training counts as done."""
 
     metric: Metric = Field(description="what is watched: a loss is to fall to `reach`, an accuracy to rise to it")
-    reach: float = Field(description="the value to reach")
+    reach: float = Field(description="the value to reach; an accuracy lies between 0 and 1")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Target:
+        if "accuracy" in self.metric and not 0 <= self.reach <= 1:
+            raise ValueError("reach must lie between 0 and 1: an accuracy is a share")
+        return self
 
 
 class When(Section):
@@ -255,6 +261,6 @@ class RecipeFile(Section):
     )
     target: Target | None = Field(default=None, description="the quality at which a training counts as done")
     on: Reach | None = Field(
-        default=None, description="how workers are reached: local, processes, inline, torchrun, HOST:PORT or ray://..."
+        default=None, description="how workers are reached: local, processes, inline, torchrun, HOST:PORT or ray://HOST"
     )
     when: dict[str, When] = Field(default={}, description="settings for some stacks: {STACK: {train: {...}}}")

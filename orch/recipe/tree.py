@@ -54,6 +54,7 @@ class Node:
             and key.isascii()
             and key.isdigit()
             and len(key) < 7
+            and str(int(key)) == key  # 00 is no other name of 0
             and int(key) < len(self.value)
         ):
             return self.value[int(key)]

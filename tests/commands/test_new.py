@@ -53,6 +53,8 @@ def test_nothing_is_replaced(orch, project: Path) -> None:
     [
         (("technique", "My Idea"), "such as my-idea [E010]"),
         (("technique", "2fast"), "such as my-idea [E010]"),
+        (("technique", "class"), "class.py would stand in the way of Python's own class; such as my-class [E010]"),
+        (("technique", "json"), "json.py would stand in the way of Python's own json; such as my-json [E010]"),
         (("technique", "mg-wfbp"), "there is a technique named 'mg-wfbp' already; see orch show mg-wfbp [E011]"),
         (("recipe", "mine"), "there is a recipe named 'mine' already; see orch show mine [E011]"),
         (("recipe", "../up"), "such as up [E010]"),

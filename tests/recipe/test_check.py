@@ -144,7 +144,7 @@ def test_an_origin_tells_what_it_replaced(changed: Changed) -> None:
         (["when.plian.train.steps=1"], "override 1: when.plian.train.steps=1: when names 'plian', which is no stack; did you mean plain? [E232]"),
         (["when.plain.train.stesp=1"], "override 1: when.plain.train.stesp=1: unknown key 'stesp' in when.plain.train; did you mean steps? [E210]"),
         (["tune=3"], "override 1: tune=3: tune (an equal tuning budget for every stack) cannot be used yet; remove it [E217]"),
-        (["on=locla"], "override 1: on=locla: must be local, emulate, torchrun, slurm, ray://HOST:PORT or HOST:PORT; it is 'locla'; did you mean local? [E215]"),
+        (["on=locla"], "override 1: on=locla: must be inline, processes, local, torchrun, HOST:PORT or ray://HOST:PORT; it is 'locla'; did you mean local? [E215]"),
         (["orch=2"], "override 1: orch=2: must be 1, the only version this orch reads; it is 2 [E215]"),
         (["modle.use=x"], "override 1: modle.use=x: unknown key 'modle'; did you mean model? [E210]"),
         (["model.python=a.b:c"], "override 1: model.python=a.b:c: model must hold exactly one of use, python, profile [E215]"),

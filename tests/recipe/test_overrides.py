@@ -91,6 +91,12 @@ def test_list_entries_are_set_and_removed_by_index() -> None:
     assert applied("seeds.1=null")["seeds"] == [0]
 
 
+@pytest.mark.parametrize("index", ["00", "01", "2", "-1", "0x0", "\u0660", "0_0"])
+def test_an_index_has_one_spelling(index: str) -> None:
+    with pytest.raises(OrchError, match=r"is a list and has no entry|must be a list"):
+        applied(f"seeds.{index}=3")
+
+
 def test_null_removes_a_key() -> None:
     assert applied("train.steps=null")["train"] == {"batch_per_worker": 8}
 
@@ -113,6 +119,7 @@ def test_a_value_knows_its_override_and_what_it_replaced() -> None:
         (["train.steps"], "override 1: train.steps: has no `=`; an override is path=value, such as train.steps=20 [E130]"),
         ([""], "override 1: '': has no `=`; an override is path=value, such as train.steps=20 [E130]"),
         (["+name=x"], "override 1: +name=x: orch has no `+`: setting a key and adding one are the same; drop the + [E131]"),
+        (["stacks.a[0]=x"], "override 1: stacks.a[0]=x: orch has no [ ] in a path; an entry of a list: seeds.0=VALUE [E131]"),
         (["~name"], "override 1: ~name: orch has no `~`; KEY=null removes a key [E131]"),
         (["name+=x"], "override 1: name+=x: orch has no `+=`; write the whole list: key=[a, b] [E131]"),
         (["-x"], "override 1: -x: is neither an option nor an override; an override is path=value; options: --help [E131]"),

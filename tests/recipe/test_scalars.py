@@ -52,6 +52,9 @@ def test_not_a_number(text: str) -> None:
         ("-1e999", "-1e999 is larger than"),
         ("1e-400", "1e-400 is smaller than any number orch can hold"),
         ("9" * 500, "is a number of 500 characters, more than orch can hold"),
+        ("9223372036854775808", "is larger than any whole number orch can hold"),
+        ("-0x8000_0000_0000_0000", "is larger than any whole number"),
+        ("9" * 390, "is larger than any whole number"),
         ("9" * 5000, "is a number of 5000 characters"),
         ("9" * 350 + ".5", "is larger than"),
     ],
@@ -65,7 +68,7 @@ def test_zero_may_be_written_with_any_exponent() -> None:
     assert (read_scalar("0e-999"), read_scalar("0.000e5")) == (0.0, 0.0)
 
 
-@given(st.integers())
+@given(st.integers(min_value=-(2**63) + 1, max_value=2**63 - 1))
 def test_every_whole_number_is_itself(value: int) -> None:
     assert read_scalar(str(value)) == value
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from orch.recipe.schema import LATER, Measure, Model, Optimizer, RecipeFile, Section, Train
+from orch.recipe.schema import LATER, Measure, Model, Optimizer, RecipeFile, Section, Target, Train
 
 
 def sections() -> list[type[Section]]:
@@ -63,6 +63,13 @@ def test_no_value_is_bent_to_fit(
     with pytest.raises(ValidationError) as caught:
         model.model_validate(value)
     assert [(error["loc"][0], error["type"]) for error in caught.value.errors()] == [(field, kind)]
+
+
+def test_an_accuracy_that_cannot_be_reached_is_no_target() -> None:
+    for reach in (-0.1, 1.5, 90.0):
+        with pytest.raises(ValidationError, match="must lie between"):
+            Target(metric="val_accuracy", reach=reach)
+    assert Target(metric="val_loss", reach=2.5).reach == 2.5
 
 
 def test_an_optimizer_is_one_with_its_settings() -> None:
