@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
 
 class Form(StrEnum):
-    """How a gradient looks on its way to the collective."""
+    """How a gradient looks on its way to the collective. ADDABLE is smaller, and an all-reduce can add it (low-rank
+    factors, entries at places that all ranks share); SPARSE and QUANTISED need an exchange.
+    """
 
     DENSE = "dense"
     SPARSE = "sparse"
-    LOW_RANK = "low-rank"
+    ADDABLE = "addable"
     QUANTISED = "quantised"
 
 

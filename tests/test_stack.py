@@ -30,7 +30,7 @@ def test_order_of_a_set_means_nothing():
     assert arranged(SPARSE_EXCHANGED, wfbp.technique) == arranged(wfbp.technique, SPARSE_EXCHANGED)
 
 
-SPARSE_EXCHANGED = replace(SPARSE, name="thin-low", gives=Form.LOW_RANK)
+SPARSE_EXCHANGED = replace(SPARSE, name="thin-low", gives=Form.ADDABLE)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ SPARSE_EXCHANGED = replace(SPARSE, name="thin-low", gives=Form.LOW_RANK)
         (
             [SPARSE, dear.technique],
             "E512",
-            "'dear' needs dense or low-rank gradients and 'thin' gives sparse; drop one of them, or make 'dear'",
+            "'dear' needs addable or dense gradients and 'thin' gives sparse; drop one of them, or make 'dear'",
         ),
         (
             [SPARSE],

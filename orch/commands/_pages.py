@@ -64,6 +64,8 @@ def _technique(name: str) -> Page:
 
 
 def _technique_text(name: str) -> str:
+    from orch.technique import ALL_FORMS
+
     place, technique = registry.techniques()[name], registry.technique(name)
     exact = "exact (equal to plain S-SGD within rounding)" if technique.lossless else "lossy"
     lines = [
@@ -74,7 +76,7 @@ def _technique_text(name: str) -> str:
         f"  paper     {technique.source}",
         f"  family    {place.family} ({place.declared_in})",
     ]
-    needs = ", ".join(sorted(technique.needs)) if len(technique.needs) < len(_FORMS) else "any form"
+    needs = ", ".join(sorted(technique.needs)) if technique.needs < ALL_FORMS else "any form"
     lines.append(f"  gradient  takes {needs}; gives {technique.gives or 'what it took'}")
     if technique.defaults:
         lines.append(f"  brings    {', '.join(technique.defaults)}, where a stack leaves their slots empty")
@@ -176,7 +178,6 @@ def _code(code: str) -> Page:
     return Page({"kind": "error", "code": code, "raised": mine}, lambda: _codes.page(code, places))
 
 
-_FORMS = ("dense", "sparse", "low-rank", "quantised")
 _MAKERS: tuple[tuple[Callable[[], list[str]], Callable[[str], Page]], ...] = (
     (lambda: ["recipe"], _recipe_fields),
     (lambda: _catalogue.names("techniques"), _technique),

@@ -194,6 +194,6 @@ technique = Technique(
     lossless=False,
     config=Config,
     needs=frozenset({Form.DENSE}),
-    gives=Form.LOW_RANK,
+    gives=Form.ADDABLE,
     defaults=("error-feedback",),
 )

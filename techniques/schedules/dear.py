@@ -252,5 +252,5 @@ technique = Technique(
     source="arXiv:2302.12445",
     lossless=True,
     config=Config,
-    needs=frozenset({Form.DENSE, Form.LOW_RANK}),
+    needs=frozenset({Form.DENSE, Form.ADDABLE}),
 )

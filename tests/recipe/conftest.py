@@ -64,7 +64,7 @@ TECHNIQUES = {
         "knobs": 'rank: int = count(2, "rank", least=1)\n    share: float = number(0.5, "share", above=0, most=1)\n'
         '    label: str = "x"\n    warm: bool = flag(True, "warm")',
         "lossless": "False",
-        "more": "gives=Form.LOW_RANK, defaults=('together',), excludes={'alone': 'both own the step'}",
+        "more": "gives=Form.ADDABLE, defaults=('together',), excludes={'alone': 'both own the step'}",
     },
     "sparse-only": {"slot": "EXCHANGE", "knobs": "pass", "more": "needs=frozenset({Form.SPARSE})"},
     "alone": {"slot": "SCHEDULE", "knobs": "pass"},

@@ -133,7 +133,7 @@ def test_an_origin_tells_what_it_replaced(changed: Changed) -> None:
         (["techniques.alone={}"], "override 1: techniques.alone={}: knobs for technique 'alone', which no stack uses; remove them, or name it in a stack [E224]"),
         (["stacks.x=[each, together]"], "override 1: stacks.x=[each, together]: 'each' and 'together' both fill slot schedule; keep one, or make 'together' a stack of its own [E510]"),
         (["stacks.x=[alone, squeeze]"], "override 1: stacks.x=[alone, squeeze]: 'squeeze' and 'alone' exclude one another: both own the step; drop 'alone' [E511]"),
-        (["stacks.x=[squeeze, sparse-only]"], "override 1: stacks.x=[squeeze, sparse-only]: 'sparse-only' needs sparse gradients and 'squeeze' gives low-rank; drop one of them, or make 'sparse-only' a stack of its own [E512]"),
+        (["stacks.x=[squeeze, sparse-only]"], "override 1: stacks.x=[squeeze, sparse-only]: 'sparse-only' needs sparse gradients and 'squeeze' gives addable; drop one of them, or make 'sparse-only' a stack of its own [E512]"),
         (["stacks.x=[]"], "override 1: stacks.x=[]: the stack 'x' is empty; name at least one technique: orch list techniques [E228]"),
         (["stacks.x=[each, each]"], "override 1: stacks.x=[each, each]: technique 'each' stands in this stack twice; remove one [E228]"),
         (["train.global_batch=12"], "override 1: train.global_batch=12: train.global_batch 12 cannot be divided among 8 workers; the nearest that can is 16 [E229]"),
