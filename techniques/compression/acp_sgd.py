@@ -1,6 +1,7 @@
 """ACP-SGD: send P on one step and Q on the next, so that each step has one all-reduce a bucket, as S-SGD has. Lossy.
 
-Helps: what Power-SGD helps, and hides under backward besides. Does not: models of small or 1-D tensors; fast links.
+Helps: what Power-SGD helps, and hides under backward besides. Does not: models of small or 1-D tensors; fast links;
+momentum near 0.9, which at a low rank makes much of gradients that error feedback delayed, and learns slowly at first.
 Source: Zhang et al., ICDCS 2023. The error is taken from the LOCAL product, before the all-reduce, as in the authors'
 code.
 """
@@ -160,6 +161,6 @@ technique = Technique(
     lossless=False,
     config=Config,
     needs=frozenset({Form.DENSE}),
-    gives=Form.LOW_RANK,
+    gives=Form.ADDABLE,
     defaults=("error-feedback",),
 )
