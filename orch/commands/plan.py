@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from orch.experiment.predict import Forecast, StackForecast
 
 PANEL = Panel.EXPERIMENT
+COLUMNS = """range: what the figures it rests on leave open; exposed: time beyond the same plan with communication free
+payload: what a worker hands to collectives, on the wire: what it sends, both a step; memory: the most a worker holds"""
 
 
 def command(
@@ -138,6 +140,7 @@ def _say_forecast(forecast: Forecast) -> None:
         for name, stack in forecast.stacks.items()
     ]
     say(table(headers, rows))
+    say(f"\n{COLUMNS}")
     for basis in dict.fromkeys(stack.basis for stack in forecast.stacks.values()):
         say(f"\nrests on: {basis}")
     for name, stack in forecast.stacks.items():

@@ -24,6 +24,7 @@ def test_the_ceiling_comes_first_then_every_stack(orch) -> None:
     assert "baseline" in rows["plain"]
     assert re.search(r"\d\.\d\dx", rows["merged"])
     assert "exact" in rows["merged"]
+    assert any(line.startswith("range: ") for line in lines)
     assert any(line.startswith("rests on: ") for line in lines)
     assert any(line.startswith("  compute   |F") for line in lines)
     assert any(line.startswith("  bucket 0: all_reduce of ") for line in lines)
