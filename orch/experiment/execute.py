@@ -47,6 +47,7 @@ class Execution:
         recipe = self._recipe
         self._show.stage(f"{self._gang.size} workers ready ({self._gang.kind}); preparing model and data")
         workers = self._gang.call(session.prepare, self._subjects[recipe.baseline.name])
+        self._run.start()  # what is wrong with the user's model or data has been found: until here no run is kept for it
         self._show.stage("measuring layer times and links")
         inputs = self._measure()
         cluster, notes = inputs.cluster, list(self._gang.notes)

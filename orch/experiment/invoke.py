@@ -118,7 +118,6 @@ def _run(recipe: Recipe, on: str, run: RunLog, show: Show) -> Document:
 
         for note in gang.notes:
             show.stage(note)
-        run.start()
         execution = Execution(recipe, gang, run, show)
         try:
             outcome = execution.all()

@@ -59,7 +59,7 @@ class RunLog(Protocol):
         """MLflow's id of the run once it is finished; None when there is no index."""
 
     def start(self) -> None:
-        """Say that the workers are there and the run is no longer queued."""
+        """Say that the workers are there, with model and data, and the run is no longer queued."""
 
     def stack(self, name: str, seed: int = 0) -> StackLog:
         """Return the log of a stack and seed."""
@@ -162,7 +162,7 @@ class Run:
         return self.directory.id
 
     def start(self) -> None:
-        """Say that the workers are there and the run is no longer queued."""
+        """Say that the workers are there, with model and data, and the run is no longer queued."""
         self._announce()
         self._move("running")
 

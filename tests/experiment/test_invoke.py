@@ -206,3 +206,15 @@ def test_a_fault_found_while_torch_loads_is_one_line_and_leaves_no_run(recipe, t
     assert " stacks on " in first
     assert second.startswith(f"no Ray cluster answers at {address}")
     assert not (tmp_path / "runs" / "tiny").exists()
+
+
+def test_a_model_that_cannot_be_made_leaves_no_run(ask, tmp_path, monkeypatch) -> None:
+    (tmp_path / "orch.toml").write_text('techniques = ["breaks_at_once"]\n', encoding="utf-8")
+    (tmp_path / "breaks_at_once.py").write_text("def make():\n    raise ValueError('no such size')\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    show = Remembers()
+    with pytest.raises(OrchError, match=r"cannot be made: ValueError: no such size") as caught:
+        invoke.invoke(ask('model={python: "breaks_at_once:make"}'), show)
+    assert caught.value.exit_code == 2
+    assert list((tmp_path / "runs").iterdir()) == []
+    assert not any("not finished" in stage for stage in show.stages)
