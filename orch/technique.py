@@ -10,11 +10,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
-
-from orch.units import Dimension
 
 if TYPE_CHECKING:
     from orch.cluster import Cluster, Span
@@ -89,15 +87,6 @@ def fraction(default: float, doc: str, *, least: float = 0.0, most: float = 1.0,
 def flag(default: bool, doc: str) -> Any:
     """True or false; annotate it `bool`."""
     return Field(default, description=doc, strict=True)
-
-
-def unit_of(config: type[Knobs], knob: str) -> Dimension | None:
-    """Return the dimension of a knob, or None when it carries no unit."""
-    info = config.model_fields[knob]
-    # In `Bytes | None` the dimension is not the field's own metadata but that of one side of the union.
-    sides = [item for side in get_args(info.annotation) for item in getattr(side, "__metadata__", ())]
-    found = [item for item in (*info.metadata, *sides) if isinstance(item, Dimension)]
-    return found[0] if found else None
 
 
 @dataclass(frozen=True)

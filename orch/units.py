@@ -136,8 +136,3 @@ def format_seconds(value: float) -> str:
 def format_bytes(value: float) -> str:
     """Return a size for people, in binary units: `25 MiB`."""
     return _scaled(value, [(2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B")])
-
-
-def format_rate(value: float) -> str:
-    """Return a rate for people: `1.25 GB/s`."""
-    return _scaled(value, [(1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s")])

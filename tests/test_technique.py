@@ -17,10 +17,9 @@ from orch.technique import (
     fuse_each_wave,
     number,
     quantity,
-    unit_of,
 )
 from orch.testing.small import cluster, context, profile
-from orch.units import BYTES, SECONDS, Bytes, Fraction, Seconds
+from orch.units import Bytes, Fraction, Seconds
 from orch.workload import data_parallel
 
 
@@ -69,12 +68,6 @@ def test_defaults_are_si():
 def test_a_wrong_knob_is_refused(knobs, message):
     with pytest.raises(ValueError, match=message):
         Config(**knobs)
-
-
-def test_units_are_found_on_knobs_that_may_be_none():
-    assert unit_of(Config, "size") is BYTES
-    assert unit_of(Config, "wait") is SECONDS
-    assert unit_of(Config, "times") is None
 
 
 def test_passes_run_in_the_order_of_slots():

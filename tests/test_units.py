@@ -22,7 +22,6 @@ from orch.units import (
     Quantity,
     Seconds,
     format_bytes,
-    format_rate,
     format_seconds,
     parse_fraction,
 )
@@ -145,7 +144,6 @@ def test_fields_of_a_schema_read_units() -> None:
         (format_bytes(1000), "1000 B"),
         (format_bytes(1023.9), "1 KiB"),
         (format_bytes(0), "0 B"),
-        (format_rate(1.25e9), "1.25 GB/s"),
     ],
 )
 def test_quantities_for_people(text: str, shown: str) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["free", "measured", "fitted", "nameplate"]
-KINDS: tuple[Kind, ...] = ("free", "measured", "fitted", "nameplate")
 
 # Relative half widths where a cluster file gives none. Measured and fitted: the spread of back-fits
 # over models (b of 16 V100: 1.7 to 2.0 ns/B; a: 0.8 to 1.0 ms). Nameplate: our guess; start-ups on data sheets leave
@@ -34,10 +33,6 @@ class Basis:
     def __str__(self) -> str:
         beyond = f", extrapolated {self.times:.3g} times" if self.times > 1.0 else ""
         return f"{self.kind}{beyond}"
-
-    def worse(self, other: Basis) -> Basis:
-        """Return the weaker of two: the further extrapolated, then the weaker kind."""
-        return max(self, other, key=lambda basis: (basis.times, KINDS.index(basis.kind)))
 
     def widened(self, band: float) -> float:
         """Return a relative band made wider by the extrapolation."""

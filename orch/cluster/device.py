@@ -37,10 +37,6 @@ class Device:
         moving = 0.0 if isinstance(moved_bytes, (int, float)) and moved_bytes == 0 else moved_bytes / self._bandwidth()
         return computing + moving
 
-    def copy_s(self, nbytes: Number) -> Number:
-        """Return seconds to copy `nbytes` inside the device's memory: every byte is read and written."""
-        return self.compute_s(0.0, 2.0 * nbytes)
-
     def relative_band(self) -> float:
         """Return the relative half width of compute times: the file's, else the default of the kind."""
         return COMPUTE_BAND[self.basis.kind] if self.band is None else self.band

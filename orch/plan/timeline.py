@@ -49,12 +49,6 @@ class Timeline:
             raise ValueError(f"{len(self.boundaries)} iterations say nothing about steady state; a period has {period}")
         return float(self.boundaries[-1] - self.boundaries[-1 - period]) / period
 
-    @property
-    def makespan_s(self) -> float:
-        """First start to last end."""
-        first = min(float(np.nanmin(start)) for start in self.starts if len(start))
-        return max(float(np.nanmax(end)) for end in self.ends if len(end)) - first
-
     def spans(self, iteration: int | None = None) -> Iterator[Span]:
         """Yield the tasks that ran, of one iteration or of all, in list order."""
         for index in range(len(self)) if iteration is None else (iteration % len(self),):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -121,16 +121,3 @@ def _begun(plan: Plan, step: StepRecord, last: dict[str, float]) -> list[float]:
 def _whole_periods(steps: Sequence[StepRecord]) -> Sequence[StepRecord]:
     first = next((index for index, step in enumerate(steps) if step.place == 0), len(steps))
     return steps[first:]
-
-
-def median_durations_s(steps: Iterable[StepRecord], plan: Plan) -> dict[str, float]:
-    """Return, per task name, the median seconds it took over `steps` (and over the steps of a period that share the
-    name).
-    """
-    found: dict[str, list[float]] = {}
-    for step in steps:
-        begun = _begun(plan, step, {})
-        for task, start, end in zip(plan.steps[step.place], begun, step.ends, strict=True):
-            if not math.isnan(end - start):
-                found.setdefault(task.name, []).append(end - start)
-    return {name: float(np.median(times)) for name, times in found.items()}

@@ -56,8 +56,3 @@ def store_of(root: Path, uri: str | None = None) -> Store:
     if chosen.startswith(_SQLITE):  # a relative path means the directory of whoever wrote it
         chosen = _SQLITE + str(Path(chosen.removeprefix(_SQLITE)).absolute())
     return Store(chosen, index_dir, local=False)
-
-
-def store_uri(root: str | Path | None = None) -> str:
-    """Return the tracking URI that `orch ui`, or `mlflow.set_tracking_uri`, needs to see the runs under `root`."""
-    return store_of(runs_root(root)).uri

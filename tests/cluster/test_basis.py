@@ -2,7 +2,7 @@
 
 import pytest
 
-from orch.cluster.basis import KINDS, Basis
+from orch.cluster.basis import Basis
 
 
 @pytest.mark.parametrize(
@@ -15,12 +15,6 @@ from orch.cluster.basis import KINDS, Basis
 )
 def test_it_reads_well(basis, text):
     assert str(basis) == text
-
-
-def test_the_further_extrapolated_is_weaker_then_the_kind():
-    assert Basis("measured", 8.0).worse(Basis("nameplate")) == Basis("measured", 8.0)
-    assert Basis("measured").worse(Basis("fitted")) == Basis("fitted")
-    assert [Basis("free").worse(Basis(kind)).kind for kind in KINDS] == list(KINDS)
 
 
 def test_a_band_widens_by_a_quarter_with_every_doubling():

@@ -15,10 +15,6 @@ def test_computing_and_moving_add_up():
     assert GPU.compute_s(64 * 8.27e9, 12 * 64 * 1.0e6) == pytest.approx(0.052928 + 0.001536)
 
 
-def test_copy_reads_and_writes():
-    assert GPU.copy_s(1e9) == pytest.approx(2e9 / 5e11)
-
-
 def test_arrays_broadcast():
     assert GPU.compute_s(np.array([0.0, 1e13]), np.array([[0.0], [5e11]])).tolist() == [[0.0, 1.0], [1.0, 2.0]]
 

@@ -19,7 +19,6 @@ def timeline():
 
 def test_step_time_is_the_distance_of_the_last_steps():
     assert timeline().step_time_s == 5.0
-    assert timeline().makespan_s == 10.0
     assert len(timeline()) == 3
 
 

@@ -19,7 +19,6 @@ def test_the_index_is_a_file_under_the_runs_unless_another_is_named(monkeypatch,
     own = settings.store_of(tmp_path)
     assert (own.local, own.uri) == (True, f"sqlite:///{tmp_path}/.index/mlflow.db")
     assert own.file == tmp_path / ".index" / "mlflow.db"
-    assert settings.store_uri(tmp_path) == own.uri
     monkeypatch.setenv(settings.STORE_VARIABLE, "http://host:5000")
     assert settings.store_of(tmp_path).uri == "http://host:5000"
     assert not settings.store_of(tmp_path).local
