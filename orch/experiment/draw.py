@@ -8,7 +8,7 @@ from orch.plan.timeline import Span, Timeline
 from orch.units import format_seconds
 
 MARKS = {"forward": "F", "backward": "B", "update": "U", "idle": "."}
-LEGEND = "F forward, B backward, U update, c other computing, 0-9a-z bucket of a collective, . idle"
+LEGEND = "F forward, B backward, U update, c other computing, 0-9a-z bucket of a collective, . idle: what fills most of a column"
 
 
 def draw(timeline: Timeline, width: int = 72) -> list[str]:
