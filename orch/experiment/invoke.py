@@ -37,6 +37,9 @@ Document = dict[str, Any]
 HERE = ("inline", "processes", "local")
 
 
+_WORKER_IN_THIS_PROCESS = ("inline", "torchrun")
+
+
 @dataclass(frozen=True)
 class Invocation:
     """What the user asked for. `on` None means what the recipe says."""
@@ -111,7 +114,7 @@ def _run(recipe: Recipe, on: str, run: RunLog, show: Show) -> Document:
     size, per_node = recipe.cluster.world_size, recipe.cluster.devices_per_node
     threads = _threads(size if on in HERE else per_node)
     with (
-        _torch_loading(),
+        _torch_loading(on),
         make_gang(on, size, threads=threads, device=_device(recipe), log_dir=log_dir, per_node=per_node) as gang,
     ):
         from orch.experiment.execute import Execution
@@ -131,11 +134,17 @@ def _run(recipe: Recipe, on: str, run: RunLog, show: Show) -> Document:
 
 
 @contextmanager
-def _torch_loading() -> Iterator[None]:
+def _torch_loading(on: str) -> Iterator[None]:
     """Load torch, which takes seconds, while the workers load theirs. Left early, wait for it: it cannot be stopped, and
-    an interpreter that ends under it dies with a traceback, or aborts."""
+    an interpreter that ends under it dies with a traceback, or aborts.
+
+    Where a worker lives in this process it loads torch itself, so that comes first: two threads that load torch at once
+    meet in its circular imports, and one of them gets half a module.
+    """
     loading = threading.Thread(target=import_module, args=("orch.experiment.execute",), daemon=True)
     loading.start()
+    if on in _WORKER_IN_THIS_PROCESS:
+        loading.join()
     try:
         yield
     finally:
