@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 a fault of orch itself, 2 the user's input, 3 a run failed
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import re
@@ -124,6 +125,7 @@ def orch(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; prints at most one line about what went wrong."""
+    _open_streams()
     arguments = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     # pydantic's plugins are looked for in every installed distribution: 80 ms that nobody here asked for.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
@@ -132,6 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     as_json = not _JSON_FLAGS.isdisjoint(options) and _HELP_FLAGS.isdisjoint(options)
     debug = "--debug" in options
+    code = 0
     try:
         with _standard_output_reserved() if as_json else _standard_output_flushed():
             code, document = _outcome(arguments, debug=debug)
@@ -141,7 +144,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader has had enough (`orch list | head -1`); nothing is wrong, but the interpreter must not flush again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a full disk behind `> file`; where that already ended the command, it has been said
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return code or _failed(_refused(error), 2)[0]
     return code
+
+
+def _open_streams() -> None:
+    """Give a process that was started without standard output or error (`>&-`) one that drops what it is told."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for the life of the process
 
 
 def _outcome(arguments: list[str], *, debug: bool) -> tuple[int, object]:
@@ -162,12 +175,22 @@ def _outcome(arguments: list[str], *, debug: bool) -> tuple[int, object]:
         return _misused(error)
     except BrokenPipeError:
         raise
+    except OSError as error:
+        if debug:
+            raise
+        return _failed(_refused(error), 2)
     except Exception as error:
         if debug:
             raise
         kind = type(error).__name__
         hint = "this is a fault of orch; the same command after `orch --debug` shows where"
         return _failed(OrchError(f"internal error: {kind}: {_first_line(error)}", code="E900", hint=hint), 1)
+
+
+def _refused(error: OSError) -> OrchError:
+    """Return what to say when the system refuses a file or a stream: no fault of orch."""
+    what = f"{error.filename}: " if error.filename else "cannot write: " if error.errno == errno.ENOSPC else ""
+    return OrchError(f"{what}{error.strerror or _first_line(error)}", code="E005", hint="make room, or allow it")
 
 
 def _misused(error: typer.TyperException) -> tuple[int, object]:

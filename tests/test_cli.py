@@ -66,6 +66,7 @@ def test_an_error_of_the_user_is_one_line_and_2(command, capsys) -> None:
     [
         (RunError("rank 2 of 4 died", code="E500"), 3, "rank 2 of 4 died [E500]\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
+        (PermissionError(13, "Permission denied", "a/b"), 2, "a/b: Permission denied; make room, or allow it [E005]\n"),
         (
             ValueError("odd\nand long"),
             1,
@@ -116,6 +117,25 @@ def test_a_closed_pipe_is_quiet() -> None:
     process = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
     assert (process.returncode, process.stderr) == (0, b"")
+
+
+FULL = "cannot write: No space left on device; make room, or allow it [E005]\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+@pytest.mark.parametrize("arguments", [["--help"], ["list", "techniques"], ["check", "quickstart", "--json"]])
+def test_a_full_disk_behind_standard_output_is_one_line(arguments: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "orch", *arguments]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, FULL)
+
+
+@pytest.mark.parametrize("arguments", ["--help", "list techniques", "check quickstart --json"])
+def test_no_standard_output_at_all_is_no_fault(arguments: str) -> None:
+    line = f"{sys.executable} -m orch {arguments} >&-"
+    done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
