@@ -101,15 +101,15 @@ class RunDirectory:
 
     def inside(self, name: str) -> Path:
         """Return the path of `name` in this directory. Raises ValueError for a name that leads out of it."""
-        path = Path(os.path.normpath(self.path / name))
-        if path == self.path or not path.is_relative_to(self.path):
+        inner = Path(os.path.normpath(name))
+        if inner.is_absolute() or not inner.parts or inner.parts[0] == "..":
             raise ValueError(f"{name!r} is not a file of a run")
-        return path
+        return self.path / inner
 
 
 def create(root: Path, facts: Facts) -> RunDirectory:
     """Make the directory of a new run, queued and owned by this process. Raises OSError when the root refuses."""
-    parent = root.absolute() / slug(facts.recipe)
+    parent = root.resolve() / slug(facts.recipe)
     parent.mkdir(parents=True, exist_ok=True)
     directory = RunDirectory(_claim(parent))
     state.write(directory.path, state.new())

@@ -40,8 +40,8 @@ class Store:
 
 
 def runs_root(argument: str | Path | None = None) -> Path:
-    """Return the absolute directory of runs: the argument, else `ORCH_RUNS`, else `./runs`."""
-    return Path(argument or os.environ.get(RUNS_VARIABLE) or "runs").expanduser().absolute()
+    """Return the directory of runs, without `..` and links: the argument, else `ORCH_RUNS`, else `./runs`."""
+    return Path(argument or os.environ.get(RUNS_VARIABLE) or "runs").expanduser().resolve()
 
 
 def store_of(root: Path, uri: str | None = None) -> Store:
@@ -49,7 +49,7 @@ def store_of(root: Path, uri: str | None = None) -> Store:
 
     A directory of its own begins with a dot because folders of recipes never do.
     """
-    index_dir = root.absolute() / ".index"
+    index_dir = root.resolve() / ".index"
     chosen = uri or os.environ.get(STORE_VARIABLE) or ""
     if not chosen:
         return Store(f"{_SQLITE}{index_dir / 'mlflow.db'}", index_dir, local=True)

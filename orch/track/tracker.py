@@ -87,7 +87,7 @@ class Tracker:
     def __init__(
         self, root: Path, *, uri: str | None = None, enabled: bool = True, index: bool = True, warn: Warn | None = None
     ) -> None:
-        self._root = root.absolute()
+        self._root = root.resolve()
         self._store = store_of(root, uri)
         self._enabled = enabled
         self._index = _Index(self._root, self._store, warn or _to_stderr) if index and indexer.available() else None

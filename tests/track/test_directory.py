@@ -4,6 +4,7 @@ import math
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -81,6 +82,16 @@ def test_no_file_is_written_outside(tmp_path, name):
     run = directory.create(tmp_path, Facts("r", "measured", ("a",)))
     with pytest.raises(ValueError, match="not a file of a run"):
         run.write_json(name, {})
+
+
+def test_the_way_to_the_runs_may_go_up_and_over_links(tmp_path, monkeypatch):
+    (tmp_path / "deep" / "below").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep" / "below")
+    monkeypatch.chdir(tmp_path / "deep")
+    for root in (Path("../runs"), tmp_path / "link" / ".." / "runs", Path(".")):
+        run = directory.create(root, Facts("r", "measured", ("a",)))
+        run.write_json("figures/x.json", {"a": 1})
+        assert directory.encoding.read_json(root / "r" / run.id / "figures" / "x.json") == {"a": 1}
 
 
 def test_other_things_in_the_root_are_not_runs(tmp_path):
