@@ -62,7 +62,7 @@ class TorchrunSession:
     def workers(self, specs: Sequence[Spec]) -> RemoteWorkers:
         """Return the workers of `specs`, one on every rank. OrchError: the world has another size."""
         if len(specs) != self.size:
-            hint = f"torchrun --nproc-per-node ..., {len(specs)} in all, or cluster.nodes={self.size}"
+            hint = f"start {len(specs)}, or set cluster.nodes and cluster.devices_per_node to what makes {self.size}"
             text = f"the run wants {len(specs)} workers; torchrun started {self.size}"
             raise OrchError(text, code="E712", hint=hint)
         links = [_SocketLink(spec, self._connections[spec.rank], self._shares_disk[spec.rank]) for spec in specs]

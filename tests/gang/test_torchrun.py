@@ -58,8 +58,8 @@ def test_a_world_of_two(tmp_path: Path) -> None:
     assert sorted(done.stdout.splitlines()) == [
         "again [3.0, 3.0]",
         "error rank 1 of 2 died in step 3, task all_reduce.b1 (signal 9); rank 0 waited for it; log: logs/rank1.log [E701]",
-        "error the run wants 3 workers; torchrun started 2; torchrun --nproc-per-node ..., 3 in all, "
-        "or cluster.nodes=2 [E712]",
+        "error the run wants 3 workers; torchrun started 2; start 3, or set cluster.nodes and "
+        "cluster.devices_per_node to what makes 2 [E712]",
         "first torchrun [3.0, 3.0]",
         "served",
         "warm True",
