@@ -14,7 +14,7 @@ PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet -
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 18
 
-run: $(STAMPS)/run  ## install, then run recipes/quickstart.yaml (ARGS="train.steps=50" are passed on)
+run: $(STAMPS)/run  ## install, then run recipes/quickstart.yaml (ARGS="measure.blocks=4" are passed on)
 	@$(BIN)/orch run recipes/quickstart.yaml $(ARGS)
 
 test: lint  ## install what tests need, lint, and run every test

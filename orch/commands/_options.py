@@ -47,7 +47,7 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[PATH=VALUE]...",
-        help="Overrides, the value read as YAML: train.steps=50 cluster.nodes=8.",
+        help="Overrides, the value read as YAML: measure.blocks=4 cluster.nodes=8.",
         show_default=False,
     ),
 ]

@@ -6,7 +6,7 @@ is what its predictions rest on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -25,6 +25,7 @@ from orch.recipe import Recipe
 from orch.runtime import session
 from orch.runtime.links import merge as merge_links
 from orch.runtime.observe import Observation, merge
+from orch.runtime.optimizers import Schedule
 from orch.runtime.session import Block, Progressed, StackJob, Subject
 from orch.track.steps import Step, Value
 from orch.track.tracker import RunLog
@@ -58,8 +59,7 @@ class Execution:
         for name, stack in forecast.stacks.items():
             self._run.write("plan.json", to_json(stack.plan), stack=name)
         self.outcome = Outcome(recipe, forecast, notes=self._gang.notes)
-        measure = recipe.measure
-        self._show.begin(len(recipe.seeds) * len(recipe.stacks) * (measure.warmup + measure.blocks * measure.steps))
+        self._show.begin(len(recipe.seeds) * sum(recipe.training_steps(name) for name in recipe.stacks))
         for seed in recipe.seeds:
             self._train(seed, self.outcome)
         self._show.end()
@@ -106,8 +106,19 @@ class Execution:
             for name in order:
                 self._block(results[name], number, measure.steps, forecast)
                 self._judge(results[name])
+        self._train_on(results, forecast)
         for name in recipe.stacks:
             self._finish(results[name])
+
+    def _train_on(self, results: Mapping[str, Trained], forecast: Forecast) -> None:
+        """Train what is left of each stack's training once its time is measured, a block's length at a time."""
+        length = self._recipe.measure.steps
+        left = {name: self._recipe.training_steps(name) - len(results[name].losses) for name in results}
+        while any(left.values()):
+            for name in (name for name, steps in left.items() if steps):
+                self._block(results[name], None, min(length, left[name]), forecast)
+                self._judge(results[name])
+                left[name] -= min(length, left[name])
 
     def _job(self, name: str, seed: int, forecast: Forecast) -> StackJob:
         stack = self._recipe.stacks[name]
@@ -115,7 +126,7 @@ class Execution:
         return StackJob(name, self._subjects[name], forecast.stacks[name].plan, seed, stack.engine, config)
 
     def _block(self, trained: Trained, block: int | None, steps: int, forecast: Forecast) -> None:
-        """Run one block of a stack and keep what it did; `block` None is the warm-up, which is trained but not timed."""
+        """Run one block of a stack and keep what it did; `block` None is training that is not timed."""
         if steps == 0:
             return
         key = (trained.stack, trained.seed)
@@ -188,7 +199,8 @@ def _subject(recipe: Recipe, stack: str) -> Subject:
     train = recipe.stacks[stack].train
     assert recipe.data is not None
     optimizer = {train.optimizer.name: train.optimizer.settings}
-    return Subject(recipe.model, recipe.data, recipe.batch_per_worker(stack), optimizer, train.precision)
+    rate = Schedule(train.learning_rate.shape, train.learning_rate.warmup, recipe.training_steps(stack))
+    return Subject(recipe.model, recipe.data, recipe.batch_per_worker(stack), optimizer, train.precision, rate)
 
 
 def _refuse_differences(cell: str, ranks: Sequence[Block]) -> None:

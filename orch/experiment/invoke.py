@@ -95,6 +95,11 @@ def refuse(recipe: Recipe) -> None:
         if stack.train.precision == "fp16":
             message = f"stack {stack.name}: fp16 training needs loss scaling, which orch does not have"
             raise OrchError(message, code="E604", hint="use precision: bf16")
+        steps, total = stack.train.steps, recipe.measure.total
+        if steps is not None and steps < total:
+            message = f"stack {stack.name}: train.steps {steps} is less than the {total} steps that measure takes"
+            hint = f"give at least {total}, or fewer measure.blocks, measure.steps or measure.warmup"
+            raise OrchError(message, code="E604", hint=hint)
 
 
 def _simulate(recipe: Recipe, asked: Invocation) -> Document:

@@ -78,6 +78,10 @@ class Recipe:
         train = self.stacks[stack].train if stack is not None else self.train
         return train.batch_per_worker or (train.global_batch or 0) // self.cluster.world_size
 
+    def training_steps(self, stack: str) -> int:
+        """Return the updates of a whole training of one stack."""
+        return self.stacks[stack].train.steps or self.measure.total
+
     def resolved(self) -> dict[str, Any]:
         """Return the recipe as plain data, names, references and defaults written out; loading it gives it again."""
         plain: dict[str, Any] = self.tree.plain()

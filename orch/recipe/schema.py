@@ -177,6 +177,15 @@ class Optimizer(Section):
         return chosen.model_dump()
 
 
+class LearningRate(Section):
+    """The learning rate over a training, as a factor of the optimizer's own."""
+
+    shape: Literal["constant", "cosine"] = Field(
+        default="constant", description="after the warm-up: constant, or a cosine that ends at 0 with the training"
+    )
+    warmup: int = Field(default=0, ge=0, description="steps over which it rises linearly from 0")
+
+
 class Train(Section):
     """How it is trained, the same for every stack."""
 
@@ -189,8 +198,12 @@ class Train(Section):
         default=None, description="samples all workers take together in a step; the world size divides it"
     )
     optimizer: Optimizer = Field(description="one optimizer with its settings: sgd, adam or adamw")
+    learning_rate: LearningRate = Field(
+        default=LearningRate(), description="how the optimizer's learning rate changes over a training"
+    )
     steps: Count | None = Field(
-        default=None, description="updates of a whole training; default: as many as `measure` takes"
+        default=None,
+        description="updates of a whole training; what `measure` takes is timed, the rest only trained; default: that",
     )
 
     @model_validator(mode="after")
@@ -206,6 +219,11 @@ class Measure(Section):
     blocks: Count = Field(default=8, description="blocks per stack; the intervals come from their differences")
     steps: Count = Field(default=20, description="timed steps in a block")
     warmup: int = Field(default=10, ge=0, description="steps before a stack's first block, not timed")
+
+    @property
+    def total(self) -> int:
+        """Steps that measuring takes, the warm-up included."""
+        return self.warmup + self.blocks * self.steps
 
 
 class Target(Section):

@@ -30,7 +30,7 @@ from orch.runtime.base import GLOO_THREADS, Engine, Setup
 from orch.runtime.engine import PlanEngine
 from orch.runtime.links import LinkTimes, measure_links
 from orch.runtime.observe import Observation, observe
-from orch.runtime.optimizers import optimizer_factory
+from orch.runtime.optimizers import Schedule, optimizer_factory
 
 if TYPE_CHECKING:
     from orch.models.splits import Loaded
@@ -67,6 +67,7 @@ class Subject:
     batch: int
     optimizer: Mapping[str, Any]
     precision: str = "fp32"
+    learning_rate: Schedule = field(default_factory=Schedule)
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,7 @@ def load(worker: Place, job: StackJob) -> None:
         optimizer_factory(subject.optimizer),
         rank=worker.rank,
         seed=job.seed,
+        schedule=subject.learning_rate,
         config=job.config,
         progress=worker.progress,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
 import signal
@@ -157,3 +158,17 @@ def test_one_worker_needs_no_links(tiny) -> None:
         outcome = Execution(recipe, gang, Untracked(), Quiet()).all()
     assert outcome.forecast.stacks["plain"].footprint.wire == 0
     assert len(outcome.trained[0].block_times_s) == 2
+
+
+def test_a_training_goes_on_after_its_measurement_untimed(tiny) -> None:
+    settings = ("seeds=[0]", "stacks={plain: [wfbp]}", "when={}", "train.learning_rate={shape: cosine, warmup: 2}")
+    recipe = tiny(*settings, "train.steps=12", workers=1)
+    with make_gang("inline", 1) as gang:
+        trained = Execution(recipe, gang, Untracked(), Quiet()).all().trained[0]
+    assert recipe.measure.total == 7
+    assert len(trained.losses) == 12
+    assert len(trained.block_times_s) == recipe.measure.blocks == 2
+    assert trained.judged[-1][0] == trained.clock_s[-1]
+    # A cosine ends at 0: what is trained last moves the parameters less than what came before it.
+    falls = [abs(later[1] - earlier[1]) for earlier, later in itertools.pairwise(trained.judged)]
+    assert falls[-1] < max(falls)

@@ -58,6 +58,7 @@ def only_run(folder: Path) -> Path:
         ((), None, "nothing says what to run on; give --on local, or --simulate"),
         (("data=null",), "processes", "the recipe names no data, so it can be planned but not run"),
         (("train.precision=fp16",), "processes", "stack plain: fp16 training needs loss scaling"),
+        (("train.steps=3",), "processes", "stack plain: train.steps 3 is less than the 7 steps that measure takes"),
         (("model=vgg16", "data=synthetic"), "processes", "model vgg16 has only a profile"),
         ((), "nonsense", "'nonsense' is no way to reach workers"),
         ((), "localhost:99999", "'localhost:99999' is no way to reach workers"),
