@@ -7,6 +7,8 @@ BIN    := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 ARGS   ?=
 PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet --quiet --no-warn-script-location -c constraints.txt
+# Where Python may not write bytecode (PYTHONDONTWRITEBYTECODE), every command would compile all of orch anew.
+COMPILE := $(BIN)/python -m compileall -q orch techniques
 
 .DEFAULT_GOAL := help
 .PHONY: help run test quick lint format bench matrix gpu wheel clean distclean
@@ -64,9 +66,11 @@ $(STAMPS)/venv:
 $(STAMPS)/run: pyproject.toml constraints.txt | $(STAMPS)/venv
 	@echo "installing orch[run] into $(VENV) (two to three minutes, once) ..." >&2
 	@$(PIP) -e '.[run]'
+	@$(COMPILE)
 	@touch $@
 
 $(STAMPS)/dev: pyproject.toml constraints.txt | $(STAMPS)/venv
 	@echo "installing orch[run,dev] into $(VENV) (two to three minutes, once) ..." >&2
 	@$(PIP) -e '.[run,dev]'
+	@$(COMPILE)
 	@touch $@ $(STAMPS)/run

@@ -13,15 +13,15 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import AllreduceOptions, ReduceOp
 
 from orch.cluster import Link, Sharing, Span
 from orch.runtime import collectives
 from orch.runtime.base import backend_of
 
 SIZES = (1 << 10, 1 << 15, 1 << 19, 1 << 22, 1 << 24)
-FEWEST, MOST = 5, 20
-BURST_S = 12e-3
+FEWEST, MOST = 2, 10
+# A stream is measured as it runs in a step: several collectives are handed over, and the group works them off.
+QUEUED = 4
 SHARED_SIZE = 1 << 20
 
 
@@ -66,7 +66,7 @@ def merge(times: Sequence[LinkTimes]) -> LinkTimes:
     )
 
 
-def measure_links(group: Any, *, budget_s: float = 2.0, device: torch.device | None = None) -> LinkTimes:
+def measure_links(group: Any, *, budget_s: float = 1.5, device: torch.device | None = None) -> LinkTimes:
     """Return what collectives cost in `group`, measured for about `budget_s` seconds; with one rank there is nothing to
     measure.
     """
@@ -77,16 +77,14 @@ def measure_links(group: Any, *, budget_s: float = 2.0, device: torch.device | N
     backend = backend_of(group, device)
     kinds = _kinds(backend, size, group.rank(), device)
     share = budget_s / (len(kinds) * len(SIZES) + 8)
-    busy = _computing(device)
     seconds = {
-        name: {bytes_: _typical(backend, make(bytes_), busy, share) for bytes_ in SIZES} for name, make in kinds.items()
+        name: {bytes_: _typical(backend, make(bytes_), share) for bytes_ in SIZES} for name, make in kinds.items()
     }
-    compute, communication = _sharing(backend, kinds["all-reduce"](SHARED_SIZE), busy, 4 * share)
+    compute, communication = _sharing(backend, kinds["all-reduce"](SHARED_SIZE), 4 * share, device)
     return LinkTimes(size, seconds, compute, communication)
 
 
 Launch = Callable[[], Any]
-Compute = Callable[[Callable[[], bool]], tuple[float, int]]
 
 
 def _kinds(backend: Any, size: int, rank: int, device: torch.device) -> dict[str, Callable[[int], Launch]]:
@@ -113,45 +111,25 @@ def _kinds(backend: Any, size: int, rank: int, device: torch.device) -> dict[str
     return {"all-reduce": all_reduce, "reduce-scatter": reduce_scatter, "all-gather": all_gather}
 
 
-def _typical(backend: Any, launch: Launch, compute: Compute, budget_s: float) -> float:
-    """Return the median seconds of one collective, from its last arrival to its last end; all ranks agree on how often
-    they call it.
+def _typical(backend: Any, launch: Launch, budget_s: float) -> float:
+    """Return the median seconds of one collective of a queue; all ranks agree on how often they fill it."""
 
-    Each call comes after a burst of compute, as in a step: threads that only slept are woken sooner than those that
-    just used their share of a processor. It is alone, because most steps end with a lone one that everything waits for.
-    A group of two threads works a queue of small ones off up to twice as fast.
-    """
-
-    def once() -> tuple[float, float]:
-        stop = perf_counter() + BURST_S
-        compute(lambda: perf_counter() > stop)
+    def queue() -> float:
         begin = perf_counter()
-        launch().wait()
-        return begin, perf_counter()
+        works = [launch() for _ in range(QUEUED)]
+        for work in reversed(works):
+            work.wait()
+        return (perf_counter() - begin) / QUEUED
 
-    once()
-    first = once()
-    mean = _agreed(backend, [first[1] - first[0]], ReduceOp.SUM)[0] / backend.size() + BURST_S
-    calls = [once() for _ in range(max(FEWEST, min(MOST, int(budget_s / mean))))]
-    begins = _agreed(backend, [begin for begin, _ in calls], ReduceOp.MAX)
-    ends = _agreed(backend, [end for _, end in calls], ReduceOp.MAX)
-    shortest = _agreed(backend, [end - begin for begin, end in calls], ReduceOp.MIN)
-    longest = _agreed(backend, [end - begin for begin, end in calls], ReduceOp.MAX)
-    # Clocks agree on one machine only; between machines the bounds that need no common clock hold.
-    return median(min(max(ends[i] - begins[i], shortest[i]), longest[i]) for i in range(len(calls)))
+    queue()
+    first = torch.tensor([queue()])
+    backend.allreduce([first]).wait()
+    mean = QUEUED * float(first) / backend.size()
+    return median(queue() for _ in range(max(FEWEST, min(MOST, int(budget_s / max(mean, 1e-6))))))
 
 
-def _agreed(backend: Any, values: Sequence[float], how: Any) -> list[float]:
-    """Return the values reduced over ranks, the same on all of them."""
-    options = AllreduceOptions()
-    options.reduceOp = how
-    tensor = torch.tensor(values, dtype=torch.float64)
-    backend.allreduce([tensor], options).wait()
-    return [float(value) for value in tensor]
-
-
-def _computing(device: torch.device) -> Compute:
-    """Return what computes until it is told to stop: seconds spent, and products made."""
+def _sharing(backend: Any, launch: Launch, budget_s: float, device: torch.device) -> tuple[float, float]:
+    """Return the slowdown of compute beside all-reduces, and of all-reduces beside compute; at least 1 each."""
     left, right = torch.rand(192, 192, device=device), torch.rand(192, 192, device=device)
 
     def compute(until: Callable[[], bool]) -> tuple[float, int]:
@@ -161,13 +139,11 @@ def _computing(device: torch.device) -> Compute:
             done += 1
         return perf_counter() - begin, max(1, done)
 
-    return compute
-
-
-def _sharing(backend: Any, launch: Launch, compute: Compute, budget_s: float) -> tuple[float, float]:
-    """Return the slowdown of compute beside all-reduces, and of all-reduces beside compute; at least 1 each."""
-    alone = _typical(backend, launch, compute, budget_s / 3)
+    alone = _typical(backend, launch, budget_s / 3)
     number = max(FEWEST, int(budget_s / 3 / max(alone, 1e-6)))
+    counts = torch.tensor([float(number)])
+    backend.allreduce([counts]).wait()
+    number = max(FEWEST, int(float(counts) / backend.size()))
     stop = perf_counter() + budget_s / 3
     spent, units = compute(lambda: perf_counter() > stop)
     begin = perf_counter()
