@@ -67,7 +67,11 @@ def _described(recipe: Recipe) -> str:
 
 
 def _remark(recipe: Recipe, stack: str) -> str:
-    return "baseline" if stack == recipe.baseline.name else ""
+    from orch.stack import untested_pairs
+
+    pairs = [f"{left} with {right}" for left, right in untested_pairs(recipe.stacks[stack].members)]
+    remarks = ["baseline"] if stack == recipe.baseline.name else []
+    return "; ".join(remarks + [f"never tested together: {', '.join(pairs)}"] * bool(pairs))
 
 
 def _resolved_yaml(recipe: Recipe) -> str:

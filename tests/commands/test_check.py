@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import yaml
 
 
@@ -56,3 +57,15 @@ def test_why_names_the_place_of_a_value(orch) -> None:
     over = orch("check", "mine", "cluster.nodes=8", "--why", "cluster.nodes", "--json").document
     assert (over["value"], over["where"]) == (8, "override 1: cluster.nodes=8")
     assert [item["value"] for item in over["replaced"]] == [2]
+
+
+def test_a_pair_that_nobody_has_tested_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from orch import stack
+    from orch.commands.check import _remark
+    from orch.recipe import load
+
+    recipe = load("quickstart")
+    assert _remark(recipe, "mg-wfbp+acp-sgd") == ""
+    monkeypatch.setattr(stack, "_ships", lambda technique: technique.name != "acp-sgd")
+    assert _remark(recipe, "mg-wfbp+acp-sgd") == "never tested together: acp-sgd with mg-wfbp"
+    assert _remark(recipe, "ddp") == "baseline"
