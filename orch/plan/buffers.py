@@ -62,7 +62,9 @@ class Buffer(Value):
     @property
     def tensors(self) -> tuple[str, ...]:
         """The gradients served, each once, in segment order."""
-        return tuple(dict.fromkeys(segment.tensor for segment in self.segments))
+        if len(self.segments) == 1:
+            return (self.segments[0].tensor,)
+        return tuple(dict.fromkeys([segment.tensor for segment in self.segments]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,7 @@ def _split(step: Step, context: Context, config: Config) -> _Half:
         if task.name in behind and not isinstance(task.op, Update):
             chains.setdefault(layers[task.op.tensors[0]], []).append(task)
     updates = step.of(Update)
+    readers = _readers(context)
     half = _Half(early)
     for number, layer in enumerate(sorted(groups)):
         sends = groups[layer]
@@ -99,7 +100,7 @@ def _split(step: Step, context: Context, config: Config) -> _Half:
         # The chain is on one stream, so its last task has waited for the others; dense gradients have no chain.
         after = (*renamed.values(), *(task.name for task in finish[-1:]))
         finish += _updates(updates, tensors, number, after, context)
-        half.late.append(_Group(gathers, finish, _first_reader(tensors, context)))
+        half.late.append(_Group(gathers, finish, _first(tensors, readers)))
     return half
 
 
@@ -113,7 +114,9 @@ def _layers(step: Step, context: Context, bucket: float) -> dict[str, int]:
     for task in step:
         if isinstance(task.op, Collective):
             tensors = task.op.tensors
-            size.update(dict.fromkeys(tensors, context.gradient_bytes(task) / len(tensors)))
+            share = context.gradient_bytes(task) / len(tensors)
+            for tensor in tensors:
+                size[tensor] = share
     owner: dict[str, int] = {}
     group, held = 0, 0.0
     read = {tensor for _, tensors in context.forward_reads for tensor in tensors}
@@ -204,9 +207,18 @@ def _updates(
             yield replace(task, name=name, op=share, after=after, after_previous=(), lag=1)
 
 
-def _first_reader(tensors: Sequence[str], context: Context) -> str | None:
-    wanted = set(tensors)
-    return next((forward for forward, reads in context.forward_reads if wanted & set(reads)), None)
+def _readers(context: Context) -> dict[str, tuple[int, str]]:
+    """Return, for each parameter that forward reads, the first forward task that does and its place."""
+    readers: dict[str, tuple[int, str]] = {}
+    for place, (forward, reads) in enumerate(context.forward_reads):
+        for tensor in reads:
+            readers.setdefault(tensor, (place, forward))
+    return readers
+
+
+def _first(tensors: Sequence[str], readers: dict[str, tuple[int, str]]) -> str | None:
+    found = [readers[tensor] for tensor in tensors if tensor in readers]
+    return min(found)[1] if found else None
 
 
 def _join(before: _Half, own: _Half, config: Config) -> Step:

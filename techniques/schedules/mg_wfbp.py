@@ -125,6 +125,8 @@ def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
         if config.alpha is not None and config.beta is not None:
             cost = _affine(config.alpha, config.beta)
         ends = PLANNERS[config.planner](ready, [send.op.nbytes for send in sends], cost)
+        if not config.min_bucket:
+            return ends
         return join_small(ends, [context.gradient_bytes(send) for send in sends], config.min_bucket)
 
     return fuse_each_wave(plan, group)
