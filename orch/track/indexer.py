@@ -52,7 +52,7 @@ class Indexer:
         self._store = store
         self._asked = 0
         self._buffer = b""
-        self._niceness = 10 if background else 0
+        self._niceness = 19 if background else 0
         self._process = _start(root, store, self._niceness)
         atexit.register(self.close)
 
