@@ -7,7 +7,6 @@ import importlib
 import logging
 import os
 import secrets
-import shutil
 import tempfile
 from collections.abc import Iterator
 from typing import Any
@@ -127,13 +126,25 @@ def _temp_root() -> str:
     return root if len(root) <= _LONGEST_TEMP else "/tmp"
 
 
-def _remove_stale() -> None:
-    """Remove what a driver left behind whose janitor was killed as well."""
+def stale_sessions() -> list[str]:
+    """Return the directories of sessions of this user whose driver is gone; their names are the tags of their processes."""
+    found = []
     with contextlib.suppress(OSError):
         for entry in os.scandir(_temp_root()):
             if not entry.name.startswith(_PREFIX) or entry.stat(follow_symlinks=False).st_uid != os.getuid():
                 continue
             pid = entry.name[len(_PREFIX) :].partition("-")[0]
             if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
-                sweep(entry.name, entry.path)
-                shutil.rmtree(entry.path, ignore_errors=True)
+                found.append(entry.path)
+    return found
+
+
+def remove_session(directory: str) -> None:
+    """Kill what still runs of a session, and remove its directory."""
+    sweep(os.path.basename(directory), directory)
+
+
+def _remove_stale() -> None:
+    """Remove what a driver left behind whose janitor was killed as well."""
+    for directory in stale_sessions():
+        remove_session(directory)
