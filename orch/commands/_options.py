@@ -29,6 +29,14 @@ def complete_technique(incomplete: str) -> list[str]:
     return _beginning(incomplete, registry.techniques())
 
 
+def complete_run(incomplete: str) -> list[str]:
+    """Return `last` and the ids of runs that begin with `incomplete`, the newest first."""
+    from orch.track import directory, settings
+
+    ids = [run.id for run in directory.find_all(settings.runs_root())]
+    return [name for name in ("last", *reversed(ids)) if name.startswith(incomplete)]
+
+
 RecipeName = Annotated[
     str,
     typer.Argument(

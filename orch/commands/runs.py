@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from orch.commands import Panel
-from orch.commands._options import Json, Runs
+from orch.commands._options import Json, Runs, complete_run
 from orch.errors import OrchError, did_you_mean
 
 if TYPE_CHECKING:
@@ -23,16 +23,9 @@ SHOWN = 20
 _ONE = "show"
 
 
-def _complete_run(incomplete: str) -> list[str]:
-    from orch.track import directory, settings
-
-    ids = [run.id for run in directory.find_all(settings.runs_root())]
-    return [name for name in ("last", *reversed(ids)) if name.startswith(incomplete)]
-
-
 _ID_HELP = "A run: last, its id, or the beginning of its id or of the id's last four characters."
-Id = Annotated[str, typer.Argument(metavar="ID", help=_ID_HELP, autocompletion=_complete_run)]
-Ids = Annotated[list[str], typer.Argument(metavar="ID", help=_ID_HELP, autocompletion=_complete_run)]
+Id = Annotated[str, typer.Argument(metavar="ID", help=_ID_HELP, autocompletion=complete_run)]
+Ids = Annotated[list[str], typer.Argument(metavar="ID", help=_ID_HELP, autocompletion=complete_run)]
 
 
 class _IdOrCommand(TyperGroup):

@@ -13,6 +13,7 @@ from typing import Any
 
 from orch.cluster import Cluster
 from orch.errors import OrchError, RunError
+from orch.experiment.breakdown import measured_breakdowns
 from orch.experiment.outcome import Outcome, Trained
 from orch.experiment.predict import Forecast, Inputs, predict
 from orch.experiment.quality import block_time_s
@@ -21,6 +22,7 @@ from orch.experiment.statistics import block_orders
 from orch.gang import Gang
 from orch.models.profile import Profile
 from orch.plan import to_json
+from orch.plan.timeline import Timeline
 from orch.recipe import Recipe
 from orch.runtime import session
 from orch.runtime.links import merge as merge_links
@@ -107,8 +109,10 @@ class Execution:
                 self._block(results[name], number, measure.steps, forecast)
                 self._judge(results[name])
         self._train_on(results, forecast)
-        for name in recipe.stacks:
-            self._finish(results[name])
+        recorded = {name: self._finish(results[name]) for name in recipe.stacks}
+        computing = {name: stack.compute_s for name, stack in forecast.stacks.items()}
+        for name, parts in measured_breakdowns(recorded, computing).items():
+            results[name].breakdown = parts
 
     def _train_on(self, results: Mapping[str, Trained], forecast: Forecast) -> None:
         """Train what is left of each stack's training once its time is measured, a block's length at a time."""
@@ -157,16 +161,18 @@ class Execution:
             [Value(step, clock, f"val_{name}", value) for name, value in figures.items()]
         )
 
-    def _finish(self, trained: Trained) -> None:
-        """Take the timeline, check that all ranks hold the same parameters, and free the stack."""
+    def _finish(self, trained: Trained) -> list[Timeline | None]:
+        """Take the ranks' timelines, check that all hold the same parameters, and free the stack."""
         key = (trained.stack, trained.seed)
-        trained.timeline = self._in(key, session.timeline, *key)[0]
+        timelines: list[Timeline | None] = self._in(key, session.timeline, *key)
+        trained.timeline = timelines[0]
         prints = self._in(key, session.fingerprint, *key)
         odd = [rank for rank, value in enumerate(prints) if value != prints[0]]
         if odd:
             message = f"{self._cell(key)}: after training, rank {odd[0]} holds other parameters than rank 0"
             raise RunError(message, code="E611", hint="the techniques of this stack do not do the same on every rank")
         self._in(key, session.forget, *key)
+        return timelines
 
     def _cell(self, key: tuple[str, int], block: int | None = None) -> str:
         """Name a cell of the experiment, as the user knows it: its stack, its seed where there are several, its block."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from orch.experiment.breakdown import Breakdown
 from orch.experiment.predict import Forecast
 from orch.plan.timeline import Timeline
 from orch.recipe import Recipe
@@ -14,7 +15,8 @@ class Trained:
     """What one stack did under one seed: per step its loss and seconds, per block its step time, and its curves.
 
     `clock_s` [steps] is the stack's own clock at the end of each step; `judged` holds (clock_s, loss, accuracy) on
-    held-out data before the first step and after every block.
+    held-out data before the first step and after every block. `timeline` is rank 0's, of a few last steps; `breakdown`
+    says where their time went.
     """
 
     stack: str
@@ -25,6 +27,7 @@ class Trained:
     judged: list[tuple[float, float, float]] = field(default_factory=list)
     payload_bytes: list[float] = field(default_factory=list)
     timeline: Timeline | None = None
+    breakdown: Breakdown | None = None
 
     def first(self, blocks: int, steps: int) -> Trained:
         """Return the first `blocks` blocks of this training, which end with step `steps`."""

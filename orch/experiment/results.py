@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from orch.experiment.breakdown import Breakdown, breakdown, scaled
 from orch.experiment.outcome import Outcome, Trained
 from orch.experiment.predict import Forecast, StackForecast
 from orch.experiment.quality import at_time, smoothed, time_to
@@ -36,6 +37,7 @@ class StackResult:
     quality: Quality
     payload_bytes: float
     forecast: StackForecast
+    breakdown: Breakdown | None = None
 
     @property
     def prediction_error(self) -> float:
@@ -62,9 +64,15 @@ def results(outcome: Outcome) -> dict[str, StackResult]:
             _quality(outcome.of(name), until, recipe.target),
             fmean(value for run in outcome.of(name) for value in run.payload_bytes),
             outcome.forecast.stacks[name],
+            _breakdown(outcome.of(name), summary(times[name]).median),
         )
         for name in recipe.stacks
     }
+
+
+def _breakdown(runs: Sequence[Trained], step_time_s: float) -> Breakdown | None:
+    parts = [run.breakdown for run in runs if run.breakdown is not None]
+    return scaled(parts, step_time_s) if parts else None
 
 
 def _quality(runs: Sequence[Trained], until: float, target: Target | None) -> Quality:
@@ -149,6 +157,8 @@ def _stack_document(result: StackResult) -> dict[str, object]:
         "time_to_target_s": quality.time_to_target_s,
         "payload_bytes_per_worker": result.payload_bytes,
         "wire_bytes_per_worker": result.forecast.footprint.wire,
+        "breakdown_s": result.breakdown,
+        "predicted_breakdown_s": breakdown(result.forecast.timeline),
         "note": _note(result.speedup),
         "lossless": result.forecast.lossless,
         "conformant": True,  # a stack that was not has ended the run
@@ -177,6 +187,8 @@ def _simulated_stack(forecast: Forecast, stack: StackForecast) -> dict[str, obje
         "time_to_target_s": None,
         "payload_bytes_per_worker": stack.footprint.payload,
         "wire_bytes_per_worker": stack.footprint.wire,
+        "breakdown_s": breakdown(stack.timeline),
+        "predicted_breakdown_s": breakdown(stack.timeline),
         "note": f"rests on {stack.step_time_s.basis}",
         "lossless": stack.lossless,
         "conformant": None,

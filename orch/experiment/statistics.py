@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from statistics import NormalDist, fmean, median, stdev
 
 METHOD = "paired t on log ratios per block"
+APART = "Welch's t on log times of blocks that were not paired"
 POWER = 0.8  # a gain counts as detectable when four experiments of five would show it
 MOST_BLOCKS = 100_000  # beyond this the answer is "hopeless", not a number
 OUTLIER = 3.5  # modified z-score of Iglewicz and Hoaglin (1993)
@@ -34,7 +35,7 @@ class Speedup:
     """How much faster a stack is than `over`: above 1 is faster.
 
     `lo` and `hi` (None for one block) hold at `level` for all `comparisons` with the baseline together. `logs` are the
-    log ratios, a block each.
+    log ratios, a block each, or where blocks were not `paired` the logs of this stack's times below the baseline's mean.
     """
 
     over: str
@@ -44,6 +45,7 @@ class Speedup:
     level: float
     logs: tuple[float, ...]
     comparisons: int = 1
+    how: str = METHOD
 
     @property
     def n(self) -> int:
@@ -53,7 +55,7 @@ class Speedup:
     @property
     def method(self) -> str:
         """How the interval was made."""
-        return METHOD if self.comparisons == 1 else f"{METHOD}, Bonferroni over {self.comparisons}"
+        return self.how if self.comparisons == 1 else f"{self.how}, Bonferroni over {self.comparisons}"
 
     @property
     def distinguishable(self) -> bool:
@@ -114,6 +116,32 @@ def compare(
     logs = tuple(math.log(base / own) for base, own in pairs)
     middle, lo, hi = _interval(logs, _each(level, comparisons))
     return Speedup(over, middle, lo, hi, level, logs, comparisons)
+
+
+def compare_apart(
+    baseline_times: Sequence[float],
+    stack_times: Sequence[float],
+    level: float = 0.95,
+    comparisons: int = 1,
+    over: str = "baseline",
+) -> Speedup:
+    """Return the speedup from times [s] of blocks that share nothing, such as those of two runs (Welch 1947).
+
+    The ratio is that of the medians. The interval knows the noise inside each set of blocks only. None of the blocks is
+    paired, so none is named as an outlier of a pair. Raises ValueError for times that are not positive.
+    """
+    base, own = ([math.log(time) for time in _valid(times)] for times in (baseline_times, stack_times))
+    middle, each = math.exp(median(base) - median(own)), _each(level, comparisons)
+    logs = tuple(fmean(base) - log for log in own)
+    if len(base) < 2 or len(own) < 2:
+        return Speedup(over, middle, None, None, level, logs, comparisons, APART)
+    parts = [stdev(found) ** 2 / len(found) for found in (base, own)]
+    error = sum(parts)
+    weights = sum(part**2 / (len(found) - 1) for part, found in zip(parts, (base, own), strict=True))
+    half = _t((1 + each) / 2, error**2 / weights) * math.sqrt(error) if weights > 0 else 0.0
+    mean = fmean(base) - fmean(own)
+    lo, hi = min(math.exp(mean - half), middle), max(math.exp(mean + half), middle)
+    return Speedup(over, middle, lo, hi, level, logs, comparisons, APART)
 
 
 def compare_all(times: Mapping[str, Sequence[float]], baseline: str, level: float = 0.95) -> dict[str, Speedup]:
@@ -207,7 +235,7 @@ def _interval(logs: Sequence[float], level: float) -> tuple[float, float | None,
     return middle, min(math.exp(mean - half), middle), max(math.exp(mean + half), middle)
 
 
-def _t(probability: float, freedom: int) -> float:
+def _t(probability: float, freedom: float) -> float:
     """Return the quantile of Student's t distribution."""
     from scipy.special import stdtrit
 

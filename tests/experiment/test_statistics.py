@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orch.experiment import statistics
-from orch.experiment.statistics import block_orders, blocks_needed, compare, compare_all, outliers, summary
+from orch.experiment.statistics import (
+    block_orders,
+    blocks_needed,
+    compare,
+    compare_all,
+    compare_apart,
+    outliers,
+    summary,
+)
 
 BASELINE = [1.30, 1.35, 1.40, 1.33, 1.37, 1.36, 1.34, 1.35]
 
@@ -190,3 +198,23 @@ def test_scipy_is_loaded_only_for_intervals():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
     assert statistics.METHOD
+
+
+@pytest.mark.parametrize(("blocks", "others"), [(3, 3), (8, 5)])
+def test_intervals_of_blocks_that_share_nothing_cover_95_percent_too(blocks, others):
+    rng = np.random.default_rng(blocks)
+    inside = 0
+    for _ in range(2000):
+        base = np.exp(rng.normal(0.0, 0.05, blocks))
+        own = np.exp(rng.normal(0.0, 0.02, others)) / 1.3
+        found = compare_apart(base.tolist(), own.tolist())
+        inside += found.lo <= 1.3 <= found.hi
+    assert 0.93 <= inside / 2000 <= 0.99
+
+
+def test_blocks_that_share_nothing_need_no_equal_number_and_two_each():
+    found = compare_apart([2.0, 2.0, 2.0], [1.0, 1.0])
+    assert (found.lo, found.median, found.hi) == pytest.approx((2.0, 2.0, 2.0))
+    assert "Welch" in found.method
+    alone = compare_apart([2.0], [1.0, 1.0])
+    assert (alone.lo, alone.hi, alone.distinguishable) == (None, None, False)
