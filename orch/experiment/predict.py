@@ -123,8 +123,15 @@ class Inputs:
 
 def described(recipe: Recipe) -> Inputs:
     """Return the inputs that the recipe itself describes: its cluster file and its model's profile."""
-    profile = recipe.model.profile(recipe.data)
-    return Inputs(recipe.cluster, dict.fromkeys(recipe.stacks, profile), dict.fromkeys(recipe.stacks))
+    profile, compute = recipe.model.profile(recipe.data), recipe.spec.compute
+    if compute is None:
+        return Inputs(recipe.cluster, dict.fromkeys(recipe.stacks, profile), dict.fromkeys(recipe.stacks))
+    steps = {name: compute.step_s(recipe.batch_per_worker(name)) for name in recipe.stacks}
+    profiles = {
+        name: profile.scaled_to(step * compute.forward, step * (1 - compute.forward)) for name, step in steps.items()
+    }
+    # The update is a part of what was measured, and nobody said which.
+    return Inputs(recipe.cluster, profiles, dict.fromkeys(recipe.stacks, 0.0))
 
 
 def predict(recipe: Recipe, inputs: Inputs | None = None) -> Forecast:
@@ -135,7 +142,7 @@ def predict(recipe: Recipe, inputs: Inputs | None = None) -> Forecast:
     inputs = described(recipe) if inputs is None else inputs
     stacks = {name: _forecast(recipe, name, inputs) for name in recipe.stacks}
     baseline = recipe.baseline.name
-    plain = _plain(recipe, baseline, inputs)
+    plain = plain_plan(recipe, baseline, inputs)
     ceiling = simulate(plain, inputs.cluster.communication_free()).step_time_s
     return Forecast(recipe.name, inputs.cluster, baseline, ceiling, stacks)
 
@@ -156,7 +163,8 @@ def predict_scales(recipe: str | Path, overrides: Sequence[str], scale: str) -> 
     return result
 
 
-def _plain(recipe: Recipe, stack: str, inputs: Inputs) -> Plan:
+def plain_plan(recipe: Recipe, stack: str, inputs: Inputs) -> Plan:
+    """Return the plan of one stack before any pass."""
     train = recipe.stacks[stack].train
     return data_parallel(
         inputs.profiles[stack],
@@ -168,8 +176,8 @@ def _plain(recipe: Recipe, stack: str, inputs: Inputs) -> Plan:
     )
 
 
-def plan_stack(recipe: Recipe, stack: str, inputs: Inputs) -> tuple[Plan, list[PassReport]]:
-    """Return the plan of one stack and what each pass did to it."""
+def plan_stack(recipe: Recipe, stack: str, inputs: Inputs, *, timed: bool = True) -> tuple[Plan, list[PassReport]]:
+    """Return the plan of one stack and what each pass did to it; with `timed` false, without the step times."""
     cluster, profile = inputs.cluster, inputs.profiles[stack]
     context = Context(
         cluster,
@@ -180,7 +188,8 @@ def plan_stack(recipe: Recipe, stack: str, inputs: Inputs) -> tuple[Plan, list[P
         gradient_dtype=recipe.stacks[stack].train.gradient_dtype,
     )
     members = recipe.stacks[stack].members
-    return apply(_plain(recipe, stack, inputs), members, context, lambda plan: simulate(plan, cluster).step_time_s)
+    step_time_s = (lambda plan: simulate(plan, cluster).step_time_s) if timed else None
+    return apply(plain_plan(recipe, stack, inputs), members, context, step_time_s)
 
 
 def _forecast(recipe: Recipe, name: str, inputs: Inputs) -> StackForecast:
@@ -200,7 +209,7 @@ def _forecast(recipe: Recipe, name: str, inputs: Inputs) -> StackForecast:
         footprint=Footprint(
             payload=sum(task.op.nbytes for task in sends) / plan.period,
             wire=sum(task.op.wire_bytes(spans[task.group]) for task in sends) / plan.period,
-            peak_memory=peak_memory_bytes(plan, profile, batch, stack.train.precision, _optimizer(stack.train)),
+            peak_memory=peak_memory_bytes(plan, profile, batch, stack.train.precision, optimizer_kind(stack.train)),
         ),
         lossless=stack.lossless,
         passes=tuple(str(report) for report in passes),
@@ -224,6 +233,7 @@ def _basis(cluster: Cluster, profile: Profile, nbytes: int) -> str:
     return f"{compute}, {cluster.basis(nbytes=nbytes)} links"
 
 
-def _optimizer(train: Train) -> str:
+def optimizer_kind(train: Train) -> str:
+    """Return the optimizer's name, told apart where its settings change what it keeps."""
     settings = train.optimizer.settings
     return "sgd-momentum" if train.optimizer.name == "sgd" and settings.get("momentum") else train.optimizer.name

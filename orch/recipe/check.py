@@ -118,6 +118,7 @@ def check(composed: Composed) -> Recipe:
     model = chosen_model(tree, spec.model)
     data = chosen_data(tree, spec.data, model)
     full = complete(tree, spec, described, stacks, subject_knobs(model, data))
+    _check_uncertain(tree, full)
     return Recipe(spec, cluster, model, data, stacks, composed.path, composed.files, full)
 
 
@@ -216,6 +217,21 @@ def _check_batches(tree: Node, stacks: Mapping[str, Stack], cluster: Cluster) ->
             near = max(round(batch / workers), 1) * workers
             message = f"train.global_batch {batch} cannot be divided among {workers} workers"
             raise OrchError(message, code="E229", where=node.where, hint=f"the nearest that can is {near}")
+
+
+def _check_uncertain(tree: Node, full: Node) -> None:
+    """Refuse an uncertain input that is no value of this recipe."""
+    node = tree.get("uncertain")
+    for path, entry in node.items() if node is not None else ():
+        try:
+            found = origin_of(full, path)
+        except OrchError as error:
+            message = f"uncertain names {quoted(path)}, which is no value of this recipe: {error.message}"
+            raise OrchError(message, code="E234", where=entry.place, hint=error.hint) from None
+        if path.split(".")[0] in ("uncertain", "stacks", "name", "orch") or isinstance(found.value, dict):
+            message = f"uncertain names {quoted(path)}, which is no single value"
+            hint = "name a number or a word below model, train, cluster, techniques or compute"
+            raise OrchError(message, code="E234", where=entry.place, hint=hint)
 
 
 def _check_quality(tree: Node, spec: RecipeFile, stacks: Mapping[str, Stack]) -> None:

@@ -214,12 +214,14 @@ def fields_at(model: type[BaseModel] | None, path: Path) -> dict[str, Any]:
     here: Any = model
     for key in path:
         here = _below(here, key)
-    return dict(here.model_fields) if isinstance(here, type) and issubclass(here, BaseModel) else {}
+    if not (isinstance(here, type) and issubclass(here, BaseModel)):
+        return {}
+    return {info.alias or name: info for name, info in here.model_fields.items()}  # `in` is no name in Python
 
 
 def _below(annotation: Any, key: str) -> Any:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        info = annotation.model_fields.get(key)
+        info = fields_at(annotation, ()).get(key)
         return _section(info.annotation) if info is not None else None
     arguments = get_args(annotation)
     if get_origin(annotation) is dict:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
 from orch.errors import did_you_mean
+from orch.units import Fraction, Seconds
 
 WAYS = ("inline", "processes", "local", "torchrun")
 """The ways to reach workers that have a name: those of `orch.gang`, which this layer does not know; a test compares."""
@@ -24,7 +25,6 @@ LATER = {
     "scaling": "a series over worker counts",
     "sweep": "a search over settings",
     "faults": "failures to inject",
-    "uncertain": "inputs that are only known as ranges",
     "tune": "an equal tuning budget for every stack",
 }
 """Sections that a recipe may not use yet, and what they will hold: refused by name, never ignored."""
@@ -245,6 +245,50 @@ class When(Section):
     train: dict[str, Any] = Field(description="keys of train, for this stack only")
 
 
+class Compute(Section):
+    """A step's compute as it was measured on one worker; modules share it by their weights."""
+
+    step: Annotated[Seconds, Field(gt=0)] | None = Field(
+        default=None, description="seconds of forward, backward and update of one worker's batch, without communication"
+    )
+    throughput: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="the same as samples a second of one worker by itself"
+    )
+    forward: Annotated[Fraction, Field(gt=0, lt=1)] = Field(
+        default=1 / 3, description="share of it that is forward: a backward pass is two products for each of forward"
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Compute:
+        if (self.step is None) == (self.throughput is None):
+            raise ValueError("must hold exactly one of step, throughput")
+        return self
+
+    def step_s(self, batch: int) -> float:
+        """Return seconds of a step of `batch` samples."""
+        return self.step if self.step is not None else batch / (self.throughput or 1.0)
+
+
+class Unknown(Section):
+    """What is known of an input that nobody can state: a range or a few choices, and why."""
+
+    range: Annotated[list[Any], Field(min_length=2, max_length=2)] | None = Field(
+        default=None,
+        description="lowest and highest value, written like the value itself; drawn evenly in its logarithm",
+    )
+    choices: Annotated[list[Any], Field(min_length=2)] | None = Field(
+        default=None, description="values of which one holds; drawn evenly"
+    )
+    source: Annotated[str, Field(min_length=1)] = Field(description="where the range or the choices come from")
+    evidence: list[str] = Field(default=[], description="ids of published rows it was derived from")
+
+    @model_validator(mode="after")
+    def _one(self) -> Unknown:
+        if (self.range is None) == (self.choices is None):
+            raise ValueError("must hold exactly one of range, choices")
+        return self
+
+
 Stacks = dict[Name, dict[str, dict[str, Any]]]
 
 
@@ -282,3 +326,10 @@ class RecipeFile(Section):
         default=None, description="how workers are reached: local, processes, inline, torchrun, HOST:PORT or ray://HOST"
     )
     when: dict[str, When] = Field(default={}, description="settings for some stacks: {STACK: {train: {...}}}")
+    compute: Compute | None = Field(
+        default=None,
+        description="a step's compute as measured, in place of what the device's rates give: {step: 883ms}",
+    )
+    uncertain: dict[str, Unknown] = Field(
+        default={}, description="inputs known as ranges only: {PATH: {range: [LOW, HIGH], source: WHY}}"
+    )

@@ -77,3 +77,12 @@ def test_a_size_that_fills_no_nodes_is_refused(scale: str, found: str) -> None:
 def test_a_link_nobody_described_is_refused() -> None:
     with pytest.raises(OrchError, match=r"links.inter is not described.*\[E301\]"):
         predict(load("quickstart", ["cluster.nodes=512"]))
+
+
+@pytest.mark.parametrize("given", ["{step: 300ms, forward: 25%}", "{throughput: 106.66666666666667, forward: 25%}"])
+def test_a_measured_step_takes_the_place_of_the_rates(given: str) -> None:
+    recipe = load("resnet50-v100", [f"compute={given}", "train.batch_per_worker=32"])
+    forecast = predict(recipe)
+    assert forecast.ceiling_s == pytest.approx(0.3)
+    profile = described(recipe).profiles["wfbp"]
+    assert sum(module.forward_s or 0.0 for module in profile.modules) == pytest.approx(0.075)
