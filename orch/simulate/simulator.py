@@ -30,7 +30,7 @@ def simulate(plan: Plan, cluster: Cluster, *, iterations: int | None = None, see
     """
     iterations = 2 + 2 * plan.period if iterations is None else iterations
     streams: dict[str, int] = {COMPUTE: 0}
-    programs = tuple(_program(plan, index, cluster, streams) for index in range(plan.period))
+    programs = tuple(program_of(plan, index, cluster, streams) for index in range(plan.period))
     if cluster.sharing is not None:
         durations = [[row.seconds for row in program.rows] for program in programs]
         return share(plan, durations, cluster.sharing, iterations)
@@ -39,7 +39,7 @@ def simulate(plan: Plan, cluster: Cluster, *, iterations: int | None = None, see
     return _alike(plan, programs, len(streams), iterations)
 
 
-class _Row(NamedTuple):
+class Row(NamedTuple):
     """A task with names resolved to numbers: its stream, seconds alone, and predecessors in this and the last step."""
 
     stream: int
@@ -50,22 +50,23 @@ class _Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Program:
+class Program:
     """A step as rows, and the rows whose ends somebody waits for: in this step or in the next one."""
 
-    rows: list[_Row]
+    rows: list[Row]
     awaited: set[int]
     kept: set[int]
 
 
-def _program(plan: Plan, index: int, cluster: Cluster, streams: dict[str, int]) -> _Program:
+def program_of(plan: Plan, index: int, cluster: Cluster, streams: dict[str, int]) -> Program:
+    """Return step `index` of a plan as rows; new streams get the next numbers in `streams`."""
     step, previous, following = plan.steps[index], plan.steps[index - 1], plan.steps[(index + 1) % plan.period]
     names = {task.name: position for position, task in enumerate(step.tasks)}
     before = {task.name: position for position, task in enumerate(previous.tasks)} if _looks_back(step) else {}
     spans = {name: cluster.span(group.blocks[0]) for name, group in plan.groups.items()}
     none: tuple[int, ...] = ()
     rows = [
-        _Row(
+        Row(
             streams.setdefault(task.stream, len(streams)),
             task.op.cost_s(cluster, spans[task.group]),
             tuple([names[name] for name in task.after]) if task.after else none,
@@ -76,7 +77,7 @@ def _program(plan: Plan, index: int, cluster: Cluster, streams: dict[str, int]) 
     ]
     awaited = {other for row in rows for other in row.after}
     kept = {names[name] for task in following.tasks for name in task.after_previous}
-    return _Program(rows, awaited | kept, kept)
+    return Program(rows, awaited | kept, kept)
 
 
 def _looks_back(step: Any) -> bool:
@@ -88,7 +89,7 @@ def _ranks_differ(plan: Plan, cluster: Cluster) -> bool:
     return not same_work or bool(cluster.jitter) or cluster.uneven
 
 
-def _alike(plan: Plan, programs: Sequence[_Program], num_streams: int, iterations: int) -> Timeline:
+def _alike(plan: Plan, programs: Sequence[Program], num_streams: int, iterations: int) -> Timeline:
     """All ranks do the same at the same time, so one stands for all and times are plain floats."""
     free = [0.0] * num_streams
     starts: list[list[float]] = []
@@ -139,7 +140,7 @@ class _Ranks:
         }
         self._blocks = {name: [np.asarray(block) for block in group.blocks] for name, group in plan.groups.items()}
 
-    def run(self, programs: Sequence[_Program], num_streams: int, iterations: int) -> Timeline:
+    def run(self, programs: Sequence[Program], num_streams: int, iterations: int) -> Timeline:
         """Return the timeline of rank 0; boundaries are those of the slowest rank."""
         free: list[Any] = [0.0] * num_streams
         starts: list[list[float]] = []
@@ -156,7 +157,7 @@ class _Ranks:
         return _timeline(self._plan, starts, ends, boundaries)
 
     def _step(
-        self, iteration: int, program: _Program, free: list[Any], previous: dict[int, Any]
+        self, iteration: int, program: Program, free: list[Any], previous: dict[int, Any]
     ) -> tuple[list[float], list[float], dict[int, Any]]:
         """Run one step: move `free` on, and return rank 0's starts and ends, and on all ranks the ends that count.
 

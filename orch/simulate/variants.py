@@ -1,0 +1,128 @@
+"""Step times of one plan on many variants of a cluster at once: the same longest path, each time an array of variants.
+
+The rule is that of `simulator.py`, and a test holds the two equal. Only the costs differ between variants; the plan,
+and with it the order on every stream, is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orch.plan import Plan, Task
+from orch.plan.plan import COMPUTE
+from orch.simulate.fluid_variants import boundaries as fluid
+from orch.simulate.simulator import Program, Row, program_of
+
+if TYPE_CHECKING:
+    from orch.cluster import Cluster
+
+Stretch = Callable[[Task], Any]
+
+
+def step_times(plan: Plan, cluster: Cluster, stretch: Stretch | None = None) -> NDArray[np.float64]:
+    """Return the step time [variants] of `plan` in steady state, in seconds; [1] where no cost is an array.
+
+    `cluster` may hold arrays (`Cluster.scaled`, links with arrays); `stretch(task)` multiplies what a task costs, for
+    compute whose seconds were measured. All ranks are taken to be alike; raises ValueError for a cluster that says
+    otherwise.
+    """
+    if cluster.jitter or cluster.uneven:
+        raise ValueError("variants are simulated on even ranks")
+    streams: dict[str, int] = {COMPUTE: 0}
+    programs = [program_of(plan, index, cluster, streams) for index in range(plan.period)]
+    if stretch is not None:
+        programs = [
+            _stretched(program, [stretch(task) for task in step])
+            for program, step in zip(programs, plan.steps, strict=True)
+        ]
+    shortened = [_shortened(program) for program in programs]
+    maps = [places for _, places in shortened]
+    nodes = [_linked(rows, maps[index - 1]) for index, (rows, _) in enumerate(shortened)]
+    closed = all(_closed(rows) for rows in nodes)
+    iterations = plan.period if closed else 2 + 2 * plan.period
+    sharing = cluster.sharing
+    if sharing is None:
+        boundaries = _run(nodes, len(streams), iterations)
+    else:
+        slowdowns = (sharing.compute_slowdown, sharing.communication_slowdown)
+        boundaries = list(fluid(nodes, [name.startswith("net.") for name in streams], slowdowns, iterations))
+    before = 0.0 if closed else boundaries[-1 - plan.period]
+    return np.atleast_1d(np.asarray(boundaries[-1] - before, dtype=np.float64)) / plan.period
+
+
+def _closed(rows: list[Row]) -> bool:
+    """Whether a step leaves nothing to the next one: its last task ends it on every stream, so the first is like any."""
+    last = {row.stream: place for place, row in enumerate(rows)}
+    own = rows[-1]
+    carried = any(row.lag or row.previous for row in rows)
+    return not carried and own.stream == 0 and set(own.after) >= {p for stream, p in last.items() if stream}
+
+
+def _stretched(program: Program, factors: list[Any]) -> Program:
+    rows = [row._replace(seconds=row.seconds * factor) for row, factor in zip(program.rows, factors, strict=True)]
+    return Program(rows, program.awaited, program.kept)
+
+
+def _shortened(program: Program) -> tuple[list[Row], dict[int, int]]:
+    """Join neighbours on a stream where nobody elsewhere waits for the first, and the second for nobody elsewhere.
+
+    Returns the rows left, their predecessors numbered anew within the step, and the new place of each old row.
+    """
+    rows: list[Row] = []
+    places: dict[int, int] = {}
+    last: dict[int, int] = {}  # the latest old place of each stream
+    crossing = {
+        place for row in program.rows for place in row.after if program.rows[place].stream != row.stream
+    } | program.kept
+    for old, row in enumerate(program.rows):
+        before = last.get(row.stream)
+        # On its own stream a row has waited for its predecessors already.
+        after = tuple([places[place] for place in row.after if program.rows[place].stream != row.stream])
+        if (
+            before is not None
+            and not after
+            and not row.previous
+            and before not in crossing
+            and program.rows[before].lag == row.lag
+        ):
+            places[old] = places[before]
+            joined = rows[places[old]]
+            rows[places[old]] = joined._replace(seconds=joined.seconds + row.seconds)
+        else:
+            places[old] = len(rows)
+            rows.append(row._replace(after=after))
+        last[row.stream] = old
+    return rows, places
+
+
+def _linked(rows: list[Row], before: dict[int, int]) -> list[Row]:
+    """Return `rows` with their predecessors in the step before numbered as that step's rows are now."""
+    return [row._replace(previous=tuple([before[place] for place in row.previous])) for row in rows]
+
+
+def _run(programs: list[list[Row]], num_streams: int, iterations: int) -> list[Any]:
+    """Return when the compute stream ends each iteration."""
+    free: list[Any] = [0.0] * num_streams
+    boundaries: list[Any] = []
+    previous: list[Any] = []
+    for iteration in range(iterations):
+        ended: list[Any] = []
+        for stream, seconds, after, behind, lag in programs[iteration % len(programs)]:
+            if lag and not iteration:
+                ended.append(0.0)  # nothing of an earlier step is left to finish
+                continue
+            start = free[stream]
+            for other in after:
+                start = np.maximum(start, ended[other])
+            if behind and iteration:
+                for other in behind:
+                    start = np.maximum(start, previous[other])
+            free[stream] = start + seconds
+            ended.append(free[stream])
+        boundaries.append(free[0])
+        previous = ended
+    return boundaries
