@@ -1,0 +1,128 @@
+"""`orch reproduce`: run a paper's experiments again, and say what became of its claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orch.commands import Panel
+from orch.commands._options import Json
+
+if TYPE_CHECKING:
+    from orch.reproduce.document import PaperResult
+    from orch.reproduce.paper import Paper
+
+PANEL = Panel.EXPERIMENT
+
+
+def complete_paper(incomplete: str) -> Iterable[str]:
+    """Return the papers whose names begin with `incomplete`."""
+    from orch.reproduce.paper import papers
+
+    return [name for name in papers() if name.startswith(incomplete)]
+
+
+def command(
+    paper: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PAPER]",
+            help="A paper's name or the path of its file; without one, every paper and its standing.",
+            autocompletion=complete_paper,
+            show_default=False,
+        ),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every paper.")] = False,
+    explain: Annotated[
+        str | None, typer.Option(metavar="CLAIM", help="Show the lineage of every input of one claim.")
+    ] = None,
+    plan_costs: Annotated[
+        str | None,
+        typer.Option(metavar="paper|cluster", help="What planners know: the paper's own constants, or the real costs."),
+    ] = None,
+    as_json: Json = False,
+) -> object:
+    """Run a paper's experiments again in simulation, and judge its claims. Starts no worker."""
+    from orch.errors import OrchError, did_you_mean
+    from orch.reproduce.document import document, reproduce
+    from orch.reproduce.paper import find, load, papers
+
+    if plan_costs not in (None, "paper", "cluster"):
+        hint = did_you_mean(plan_costs, ("paper", "cluster")) or "paper or cluster"
+        raise OrchError(f"--plan-costs {plan_costs}: is no choice", code="E001", hint=hint)
+    if paper is not None and every:
+        raise OrchError("a paper and --all say different things", code="E001", hint="give one of them")
+    if explain is not None:
+        if paper is None:
+            raise OrchError(
+                "--explain needs the paper of the claim", code="E001", hint="orch reproduce PAPER --explain CLAIM"
+            )
+        return _explain(load(find(paper)), explain, plan_costs, as_json)
+    paths = [find(paper)] if paper is not None else list(papers().values())
+    loaded = [load(path) for path in paths]
+    if paper is None and not every:
+        return _standing(loaded, as_json)
+    results = [reproduce(one, plan_costs) for one in loaded]
+    if as_json:
+        return document(results)
+    _say(results)
+    return None
+
+
+def _standing(loaded: list[Paper], as_json: bool) -> object:
+    from orch.commands._output import say, table
+    from orch.reproduce.document import standing
+
+    rows = standing(loaded)
+    if as_json:
+        return {"papers": rows}
+    say(
+        table(
+            ["paper", "claims", "can be run", "not runnable here", "not yet judged", "title"],
+            [list(r.values()) for r in rows],
+        )
+    )
+    say("\norch reproduce PAPER runs one; orch reproduce --all runs every one")
+    return None
+
+
+def _say(results: list[PaperResult]) -> None:
+    from orch.commands._output import say, table
+    from orch.reproduce.document import HEADERS, summary, table_rows
+    from orch.units import format_seconds
+
+    for result in results:
+        spec = result.paper.spec
+        say(f"{spec.paper}: {spec.title} ({spec.venue})\n")
+        say(table(HEADERS, table_rows(result.claims)))
+        if result.checks:
+            say("\nour checks: derivations of ours, which the paper did not publish")
+            say(table(HEADERS, table_rows(result.checks)))
+        for found in result.defects:
+            say(f"\n{found.defect.id}: {found.defect.says}")
+            say(
+                f"  {found.defect.published} {format_seconds(found.published_s)}, mended ({found.defect.mended}) "
+                f"{format_seconds(found.mended_s)}: {result.paper.spec.experiments[found.defect.experiment].says}"
+            )
+        say()
+        for line in summary(result.claims):
+            say(line)
+        say()
+    if len(results) > 1:
+        say("all papers")
+        for line in summary([claim for result in results for claim in result.claims]):
+            say(line)
+
+
+def _explain(paper: Paper, claim: str, plan_costs: str | None, as_json: bool) -> object:
+    from orch.commands._output import say
+    from orch.reproduce.explain import lineage, lines
+
+    found = lineage(paper, claim, plan_costs)
+    if as_json:
+        return found
+    for line in lines(found):
+        say(line)
+    return None

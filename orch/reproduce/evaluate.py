@@ -1,0 +1,205 @@
+"""Run an experiment in simulation: every stack of every cell, over all draws of what is uncertain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from orch.errors import OrchError, Position, did_you_mean, quoted
+from orch.experiment.memory import peak_memory_bytes
+from orch.experiment.predict import Inputs, described, optimizer_kind, plain_plan, plan_stack
+from orch.plan import Backward, Collective, Forward, Plan, Task
+from orch.recipe import Recipe
+from orch.recipe import load as load_recipe
+from orch.recipe.source import display
+from orch.reproduce.draws import Array, Input, drawn, groups_of, inputs_of
+from orch.reproduce.paper import Paper, recipe_path, rows
+from orch.reproduce.sobol import NUM_DRAWS
+from orch.reproduce.tables import TableRow
+from orch.simulate.variants import step_times
+from orch.stack import payload_bytes
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One override of a cell: `path=value`, where it was written, and the numbers of tables it took."""
+
+    path: str
+    value: str
+    where: Position
+    numbers: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The override as a command line has it."""
+        return f"{self.path}={self.value}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of an experiment: its name, the overrides that make it, and the row it stands for."""
+
+    name: str
+    settings: tuple[Setting, ...]
+    row: TableRow | None = None
+
+
+@dataclass(frozen=True)
+class StackDraws:
+    """What one stack does in one cell, an entry a draw: times in seconds, and what its plan hands over.
+
+    `ceiling_s` is its own plan with communication free, `single_s` the plain plan so: a worker by itself.
+    """
+
+    step_s: Array
+    ceiling_s: Array
+    single_s: Array
+    payload_bytes: Array
+    memory_bytes: Array
+    num_collectives: Array
+
+
+@dataclass(frozen=True)
+class CellDraws:
+    """What a cell gives: its recipe as the draws found it, the uncertain inputs, and a result a stack."""
+
+    cell: Cell
+    recipe: Recipe
+    inputs: tuple[Input, ...]
+    stacks: Mapping[str, StackDraws] = field(repr=False)
+
+    @property
+    def samples(self) -> int:
+        """Samples of a step, of all workers."""
+        return self.recipe.batch_per_worker() * self.recipe.cluster.world_size
+
+
+def cells_of(paper: Paper, experiment: str, only: Mapping[str, Any] | None = None) -> list[Cell]:
+    """Return the cells of an experiment, or of these the ones whose rows `only` picks."""
+    spec = paper.spec.experiments[experiment]
+    path = ("experiments", experiment)
+    common = [Setting(key, str(value), paper.place(*path, "set", key)) for key, value in spec.set.items()]
+    if spec.cells is None:
+        return [Cell(experiment, tuple(common))]
+    return [
+        Cell(_short(paper, row), (*common, *_from_row(paper, experiment, row)), row)
+        for row in rows(paper, spec.cells, only)
+    ]
+
+
+def _short(paper: Paper, row: TableRow) -> str:
+    return row.id.removeprefix(f"{paper.name}/")
+
+
+def _from_row(paper: Paper, experiment: str, row: TableRow) -> list[Setting]:
+    import re
+
+    spec = paper.spec.experiments[experiment].cells
+    assert spec is not None
+    settings = []
+    for key, value in spec.set.items():
+        where = paper.place("experiments", experiment, "cells", "set", key)
+        columns = re.findall(r"\$\{([^{}]*)\}", str(value))
+        text = str(value)
+        for column in columns:
+            text = text.replace(f"${{{column}}}", row.cells[paper.tables[spec.table].column(column, where)])
+        settings.append(Setting(key, text, where, tuple(row.number_id(column) for column in columns)))
+    return settings
+
+
+def plan_costs(paper: Paper, experiment: str) -> tuple[Setting, ...]:
+    """Return the overrides that make planners use the paper's own constants; none where the file gives none."""
+    spec = paper.spec.experiments[experiment].plan_costs
+    if spec is None:
+        return ()
+    path = ("experiments", experiment, "plan_costs", "set")
+    return tuple(Setting(key, str(value), paper.place(*path, key)) for key, value in spec.set.items())
+
+
+Kept = dict[str, list[tuple[Plan, dict[str, Any]]]]
+
+
+def evaluate(paper: Paper, experiment: str, cell: Cell, stacks: Sequence[str], kept: Kept | None = None) -> CellDraws:
+    """Return `stacks` of one cell over all draws. Raises OrchError at the setting that the recipe refuses.
+
+    `kept` holds what the same cell gave with other planners' costs; a stack whose plan they do not change is not
+    simulated again.
+    """
+    kept = {} if kept is None else kept
+    path = recipe_path(paper, experiment)
+    texts = [setting.text for setting in cell.settings]
+    recipe = _loaded(path, texts, cell.settings)
+    inputs = inputs_of(recipe)
+    parts: dict[str, list[tuple[Any, dict[str, Any]]]] = {name: [] for name in stacks}
+    for group in groups_of(inputs):
+        varied = recipe if not group.overrides else _loaded(path, [*texts, *group.overrides], cell.settings)
+        for name in stacks:
+            if name not in varied.stacks:
+                hint = did_you_mean(name, varied.stacks) or f"its stacks: {', '.join(varied.stacks)}"
+                message = f"the recipe has no stack {quoted(name)}"
+                raise OrchError(message, code="E352", where=Position(display(path)), hint=hint)
+            again = kept.setdefault(f"{name} {group.overrides}", [])
+            parts[name].append((group.chosen, _stack(varied, name, inputs, group.chosen, again)))
+    return CellDraws(cell, recipe, inputs, {name: _joined(found) for name, found in parts.items()})
+
+
+def _loaded(path: Any, texts: list[str], settings: Sequence[Setting]) -> Recipe:
+    try:
+        return load_recipe(path, texts)
+    except OrchError as error:
+        # An override of ours is a line of the paper's file; that is where it is mended.
+        source = error.where.source if error.where is not None else ""
+        number = int(source.split(":")[0].split()[1]) if source.startswith("override ") else 0
+        if 1 <= number <= len(settings):
+            raise OrchError(
+                f"{texts[number - 1]}: {error.message}",
+                code=error.code,
+                where=settings[number - 1].where,
+                hint=error.hint,
+            ) from None
+        raise
+
+
+def _stack(
+    recipe: Recipe, name: str, inputs: tuple[Input, ...], chosen: Any, again: list[tuple[Plan, dict[str, Any]]]
+) -> dict[str, Any]:
+    given = described(recipe)
+    plan, _ = plan_stack(recipe, name, given, timed=False)
+    for other, found in again:
+        if other == plan:
+            return found
+    cluster, (forward, backward) = drawn(recipe, inputs, chosen)
+
+    def stretch(task: Task) -> Any:
+        return forward if isinstance(task.op, Forward) else backward if isinstance(task.op, Backward) else 1.0
+
+    free = replace(cluster.communication_free(), sharing=None)  # what takes no time slows nothing
+    sends = [task for step in plan.steps for task in step if isinstance(task.op, Collective)]
+    found = {
+        "step_s": step_times(plan, cluster, stretch),
+        "ceiling_s": step_times(plan, free, stretch),
+        "single_s": step_times(plain_plan(recipe, name, given), free, stretch),
+        "payload_bytes": payload_bytes(plan),
+        "memory_bytes": _memory(recipe, name, given, plan),
+        "num_collectives": len(sends) / plan.period,
+    }
+    again.append((plan, found))
+    return found
+
+
+def _memory(recipe: Recipe, name: str, given: Inputs, plan: Plan) -> int:
+    stack = recipe.stacks[name]
+    kept = optimizer_kind(stack.train)
+    return peak_memory_bytes(plan, given.profiles[name], recipe.batch_per_worker(name), stack.train.precision, kept)
+
+
+def _joined(parts: list[tuple[Any, dict[str, Any]]]) -> StackDraws:
+    """Return the groups of draws as one."""
+    found = {key: np.empty(NUM_DRAWS) for key in parts[0][1]}
+    for chosen, part in parts:
+        for key, array in found.items():
+            array[chosen] = part[key]
+    return StackDraws(**found)

@@ -1,0 +1,173 @@
+"""From a file to outcomes, on a paper whose step times are worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from orch.reproduce.document import document, reproduce
+from orch.reproduce.judge import ClaimResult, Judge
+from orch.reproduce.lineage import Evidence
+from orch.reproduce.paper import Paper
+from orch.reproduce.verdict import Outcome
+from tests.reproduce.conftest import ONE_S, WFBP_S
+
+Changed = Callable[..., Paper]
+SPEEDUP = "{id: x, says: y, metric: speedup, of: one, over: wfbp, in: each, published: times"
+
+
+def only(paper: Paper) -> ClaimResult:
+    return Judge(paper).result(paper.spec.claims[0])
+
+
+def test_step_times_are_those_of_the_hand(changed: Changed) -> None:
+    cells = Judge(changed()).result(changed().spec.claims[0]).cells
+    small = {time.stack: time.ours_s.median for time in cells[0].absolute}
+    assert small == pytest.approx({"one": ONE_S, "wfbp": WFBP_S})
+    assert cells[0].ours[0].median == pytest.approx(WFBP_S / ONE_S)
+    assert cells[0].published == (pytest.approx(11 / 9),)
+
+
+def test_a_published_number_of_a_table_is_reproduced(changed: Changed) -> None:
+    result = only(changed())
+    assert [str(cell.verdict.outcome) for cell in result.cells if cell.verdict] == ["reproduced", "reproduced"]
+    assert (result.outcome, result.evidence) == (Outcome.REPRODUCED, Evidence.FITTED_ELSEWHERE)
+    assert "absolute times within" in result.why
+
+
+def test_a_lucky_ratio_is_a_ratio_only(folder, changed: Changed) -> None:
+    (folder / "times.csv").write_text("id,size,step,wfbp,one\ntiny/small,1,4,22,18\n")
+    assert only(changed()).outcome is Outcome.RATIO_ONLY
+
+
+def test_inputs_fitted_on_the_claim_give_no_outcome(changed: Changed) -> None:
+    paper = changed(recipe=("tiny/fits/*", "tiny/*/wfbp"))
+    result = only(paper)
+    assert (result.outcome, result.evidence, result.judged) == (None, Evidence.FITTED, False)
+    assert "fitted on tiny/*/wfbp" in result.why
+
+
+def test_cells_that_are_fitted_are_left_out_of_the_verdict(changed: Changed) -> None:
+    result = only(changed(recipe=("tiny/fits/*", "tiny/fast")))
+    assert [cell.verdict is None for cell in result.cells] == [False, True]
+    assert result.outcome is Outcome.REPRODUCED
+    assert "1 more cells are fitted" in result.why
+
+
+@pytest.mark.parametrize("word", ["recollection", "a guess"])
+def test_a_guessed_input_caps_the_outcome(changed: Changed, word: str) -> None:
+    result = only(changed(recipe=("      source: an example", f"      source: {word}")))
+    assert result.outcome is Outcome.CONSISTENT
+    assert "cluster.links.inter.measured.0 rests on" in result.why
+
+
+def test_a_guessed_grid_caps_the_outcome(changed: Changed) -> None:
+    result = only(changed(claims=f"[{SPEEDUP}, guessed: the sizes are a guess}}]"))
+    assert result.outcome is Outcome.CONSISTENT
+    assert "the sizes are a guess" in result.why
+
+
+def test_a_recollected_number_caps_the_outcome(changed: Changed) -> None:
+    paper = changed(("source: abstract", "source: recollection"))
+    assert Judge(paper).result(paper.spec.claims[1]).outcome is Outcome.CONSISTENT
+
+
+@pytest.mark.parametrize(
+    ("claim", "published", "outcome"),
+    [
+        ("metric: speedup, of: one, over: wfbp, aggregate: max, source: text", 1.4286, "reproduced"),
+        ("metric: speedup, of: one, over: wfbp, aggregate: min, source: text", 1.2222, "reproduced"),
+        ("metric: speedup, of: one, over: wfbp, aggregate: mean, source: text", 1.3254, "reproduced"),
+        ("metric: speedup, of: one, over: wfbp, aggregate: range, source: text", [1.2222, 1.4286], "reproduced"),
+        ("metric: speedup, of: one, over: wfbp, aggregate: mean, source: text", 1.9, "smaller effect"),
+        ("metric: speedup, of: wfbp, over: one, aggregate: mean, source: text", 1.2, "contradicted"),
+    ],
+)  # fmt: skip
+def test_aggregates_are_judged_on_the_cells(changed: Changed, claim: str, published: object, outcome: str) -> None:
+    result = only(changed(claims=f"[{{id: x, says: y, in: each, {claim}, published: {published}}}]"))
+    assert str(result.outcome) == outcome, result.why
+    assert "small, fast" in result.cells[0].name
+
+
+@pytest.mark.parametrize(
+    ("claim", "ours"),
+    [
+        ("metric: step_time, of: one, published: 9, source: table", 9.0),
+        ("metric: step_time, of: one, over: wfbp, published: 1.2, source: table", WFBP_S / ONE_S),
+        ("metric: throughput, of: one, published: 0.44, source: table", 4 / 9),
+        ("metric: scaling_efficiency, of: one, published: 0.44, source: table", 4 / 9),
+        ("metric: exposed_time, of: one, published: 5, source: table", 5.0),
+        ("metric: exposed_time, of: one, over: wfbp, published: 1.4, source: table", 7 / 5),
+        ("metric: bytes, of: one, published: 12, source: table", 12.0),
+        ("metric: bytes, of: one, over: wfbp, published: 1.0, source: table", 1.0),
+        ("metric: count, of: wfbp, published: 3, source: table", 3.0),
+        ("metric: count, of: one, over: wfbp, published: 3, source: table", 3.0),
+        ("metric: memory, of: one, over: wfbp, published: 1.0, source: table", 1.0),
+    ],
+)
+def test_metrics(changed: Changed, claim: str, ours: float) -> None:
+    result = only(changed(claims=f"[{{id: x, says: y, in: small, {claim}}}]"))
+    assert result.cells[0].ours[0].median == pytest.approx(ours)
+    assert result.outcome is Outcome.REPRODUCED, result.why
+
+
+@pytest.mark.parametrize(
+    ("claim", "outcome"),
+    [
+        ("metric: holds, of: one, over: wfbp", "reproduced"),
+        ("metric: holds, of: wfbp, over: [one]", "contradicted"),
+        ("metric: ordering, of: [one, wfbp]", "reproduced"),
+        ("metric: ordering, of: [wfbp, one]", "contradicted"),
+        ("metric: holds, of: one, over: wfbp, aggregate: any", "reproduced"),
+    ],
+)
+def test_statements(changed: Changed, claim: str, outcome: str) -> None:
+    result = only(changed(claims=f"[{{id: x, says: y, in: each, source: abstract, {claim}}}]"))
+    assert str(result.outcome) == outcome
+
+
+def test_an_uncertain_input_is_drawn_and_decides(changed: Changed) -> None:
+    uncertain = "\nuncertain: {cluster.links.inter.measured.0.alpha: {range: [10ms, 10s], source: nobody knows}}\n"
+    paper = changed(recipe=("  one: [single-bucket]\n", f"  one: [single-bucket]{uncertain}"))
+    result = Judge(paper).result(paper.spec.claims[1])
+    assert result.outcome is Outcome.INCONCLUSIVE
+    assert "to know cluster.links.inter.measured.0.alpha would decide most" in result.why
+    assert result.cells[0].ours[0].lo < 1 < result.cells[0].ours[0].hi
+
+
+def test_planners_know_what_they_are_told(changed: Changed) -> None:
+    merged = ("  one: [single-bucket]\n", "  one: [single-bucket]\n  merged: [mg-wfbp]\n")
+    costs = "{set: {techniques.mg-wfbp.alpha: 1ns, techniques.mg-wfbp.beta: 1ns/B}, source: repository, where: code}"
+    paper = changed(
+        ("small: {recipe: recipe.yaml}", f"small: {{recipe: recipe.yaml, plan_costs: {costs}}}"),
+        claims="[{id: x, says: y, metric: speedup, of: merged, over: wfbp, in: small, published: 1.2, source: text}]",
+        recipe=merged,
+    )
+    told, real = (Judge(paper, costs).result(paper.spec.claims[0]) for costs in ("paper", "cluster"))
+    assert told.cells[0].ours[0].median == pytest.approx(1.0)  # a start-up of nothing: no merging
+    assert real.cells[0].ours[0].median == pytest.approx(11 / 9)
+    assert (told.cells[0].other_costs, real.cells[0].other_costs) == ("1.222", "")
+    assert "planner: techniques.mg-wfbp.alpha" in [origin.name for origin in told.cells[0].inputs]
+
+
+def test_what_is_not_judged_says_why(changed: Changed) -> None:
+    paper = changed(claims="[{id: a, says: y, missing: eight GPUs}, {id: b, says: y, pending: nobody looked}]")
+    results = Judge(paper).claims()
+    assert [str(result.outcome) for result in results] == ["not runnable here", "not yet judged"]
+    assert [result.why for result in results] == ["missing: eight GPUs", "nobody looked"]
+
+
+def test_the_document_counts(changed: Changed) -> None:
+    found = document([reproduce(changed())])
+    assert (found["judged"], found["claims"], found["mode"]) == (2, 2, "simulated")
+    assert found["counts"]["outcome"] == {"reproduced": 2}
+    claim = found["papers"][0]["claims"][1]
+    assert {"id", "cells", "published", "ours", "evidence", "outcome", "why"} <= set(claim)
+    assert (claim["published"], claim["outcome"]) == (1.22, "reproduced")
+    assert claim["ours"][0]["median"] == pytest.approx(math.exp(math.log(WFBP_S / ONE_S)))
+
+
+def test_a_verdict_never_flips(changed: Changed) -> None:
+    assert document([reproduce(changed())]) == document([reproduce(changed())])
