@@ -55,11 +55,18 @@ def step_times(plan: Plan, cluster: Cluster, stretch: Stretch | None = None) -> 
 
 
 def _closed(rows: list[Row]) -> bool:
-    """Whether a step leaves nothing to the next one: its last task ends it on every stream, so the first is like any."""
-    last = {row.stream: place for place, row in enumerate(rows)}
-    own = rows[-1]
-    carried = any(row.lag or row.previous for row in rows)
-    return not carried and own.stream == 0 and set(own.after) >= {p for stream, p in last.items() if stream}
+    """Whether steps do not overlap, so that the first is like any: the compute stream begins a step and ends it, each
+    other stream begins after one of its tasks, and its last task waits for all of them.
+    """
+    first, last = {}, {}
+    for place, row in enumerate(rows):
+        first.setdefault(row.stream, row)
+        last[row.stream] = place
+    if any(row.lag or row.previous for row in rows) or rows[-1].stream != 0:
+        return False
+    others = [stream for stream in last if stream]
+    begun = all(any(rows[place].stream == 0 for place in first[stream].after) for stream in others)
+    return begun and set(rows[-1].after) >= {last[stream] for stream in others}
 
 
 def _stretched(program: Program, factors: list[Any]) -> Program:
