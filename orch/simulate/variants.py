@@ -58,7 +58,8 @@ def _closed(rows: list[Row]) -> bool:
     """Whether steps do not overlap, so that the first is like any: the compute stream begins a step and ends it, each
     other stream begins after one of its tasks, and its last task waits for all of them.
     """
-    first, last = {}, {}
+    first: dict[int, Row] = {}
+    last: dict[int, int] = {}
     for place, row in enumerate(rows):
         first.setdefault(row.stream, row)
         last[row.stream] = place
