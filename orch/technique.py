@@ -38,6 +38,7 @@ class Slot(Enum):
     FEEDBACK = ("feedback", "what happens to the part of a gradient that was not sent")
     EXCHANGE = ("exchange", "how payloads that no all-reduce can add are aggregated")
     SCHEDULE = ("schedule", "which gradients share a collective, and when it is sent")
+    EXPERTS = ("experts", "how the tasks inside a mixture-of-experts layer are cut and ordered")
 
     def __init__(self, label: str, summary: str) -> None:
         self.label = label

@@ -71,7 +71,13 @@ def test_a_wrong_knob_is_refused(knobs, message):
 
 
 def test_passes_run_in_the_order_of_slots():
-    assert sorted(Slot, key=lambda slot: slot.rank) == [Slot.COMPRESSOR, Slot.FEEDBACK, Slot.EXCHANGE, Slot.SCHEDULE]
+    assert sorted(Slot, key=lambda slot: slot.rank) == [
+        Slot.COMPRESSOR,
+        Slot.FEEDBACK,
+        Slot.EXCHANGE,
+        Slot.SCHEDULE,
+        Slot.EXPERTS,
+    ]
 
 
 @pytest.mark.parametrize(("value", "kept"), [(0.0, 1), (0.9, 1), (1.0, 1), (2.99, 2), (3.0, 3)])

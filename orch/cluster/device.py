@@ -23,6 +23,8 @@ class Device:
     basis: Basis = field(default_factory=lambda: Basis("nameplate"))
     band: float | None = None
     owner: str = ""
+    # Seconds that a matrix product takes however small it is; 0 where nobody measured it.
+    launch_s: Number = 0.0
 
     def compute_s(self, flops: Number = 0.0, moved_bytes: Number = 0.0, dtype: str = "fp32") -> Number:
         """Return seconds for `flops` floating-point operations (2 a multiply-add) that move `moved_bytes` through
@@ -45,7 +47,7 @@ class Device:
         """Return this device with every computation taking `compute` times as long."""
         rates = {dtype: rate / compute for dtype, rate in self.rate_flops.items()}
         moved = None if self.memory_bytes_per_s is None else self.memory_bytes_per_s / compute
-        return replace(self, rate_flops=rates, memory_bytes_per_s=moved)
+        return replace(self, rate_flops=rates, memory_bytes_per_s=moved, launch_s=self.launch_s * compute)
 
     def _rate(self, dtype: str) -> Number:
         if dtype not in self.rate_flops:

@@ -68,13 +68,16 @@ class DeviceSpec(_Spec):
     rate: dict[Dtype, Rate] = Field(default_factory=dict, description="compute rate a dtype, 2 FLOP a multiply-add")
     memory_bandwidth: Bandwidth | None = Field(None, description="rate of the device's memory")
     memory: Size | None = Field(None, description="size of the device's memory")
+    launch: StartUp | None = Field(
+        None, description="start-up of a matrix product, which cutting work into chunks pays again; default 0"
+    )
     basis: GivenKind = Field("nameplate", description="what the rates are: measured, fitted or from a data sheet")
     band: Fraction | None = Field(None, description="relative half width of compute times; default by basis")
     source: Source | None = Field(None, description="where the numbers come from")
 
     @model_validator(mode="after")
     def _sourced(self) -> Self:
-        if self.source is None and (self.rate or self.memory_bandwidth or self.memory):
+        if self.source is None and (self.rate or self.memory_bandwidth or self.memory or self.launch):
             raise ValueError("has numbers without a source; add source: where they come from")
         return self
 
@@ -89,6 +92,7 @@ class DeviceSpec(_Spec):
             Basis(self.basis, 1.0, self.source or ""),
             self.band,
             owner,
+            self.launch or 0.0,
         )
 
 

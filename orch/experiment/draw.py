@@ -7,8 +7,14 @@ from collections.abc import Sequence
 from orch.plan.timeline import Span, Timeline
 from orch.units import format_seconds
 
-MARKS = {"forward": "F", "backward": "B", "update": "U", "idle": "."}
-LEGEND = "F forward, B backward, U update, c other computing, 0-9a-z bucket of a collective, . idle: what fills most of a column"
+MARKS = {
+    "forward": "F", "backward": "B", "update": "U", "idle": ".", "expert": "E", "expert_backward": "E", "all_to_all": "X",
+    "gather_rows": "G", "scatter_rows": "S",
+}  # fmt: skip
+LEGEND = (
+    "F forward, B backward, E experts, U update, c other computing, 0-9a-z bucket of a collective, X rows to or from experts "
+    "(G, S: shared, added up inside a node), . idle: what fills most of a column"
+)
 
 
 def draw(timeline: Timeline, width: int = 72) -> list[str]:

@@ -19,7 +19,7 @@ from orch.recipe.schema import Train
 from orch.simulate import ready_times, simulate
 from orch.stack import PassReport, apply
 from orch.technique import Context
-from orch.workload import data_parallel, forward_reads
+from orch.workload import data_parallel, forward_reads, mixture_training
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,12 @@ class StackForecast:
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        """The collectives, in launch order."""
+        """The collectives of gradients, in launch order."""
         return tuple(
             Bucket(task.op.tensors, task.op.nbytes, task.op.kind, index)
             for index, step in enumerate(self.plan.steps)
             for task in step
-            if isinstance(task.op, Collective)
+            if isinstance(task.op, Collective) and task.op.tensors
         )
 
 
@@ -165,20 +165,17 @@ def predict_scales(recipe: str | Path, overrides: Sequence[str], scale: str) -> 
 
 def plain_plan(recipe: Recipe, stack: str, inputs: Inputs) -> Plan:
     """Return the plan of one stack before any pass."""
-    train = recipe.stacks[stack].train
-    return data_parallel(
-        inputs.profiles[stack],
-        inputs.cluster.world_size,
-        recipe.batch_per_worker(stack),
-        precision=train.precision,
-        gradient_dtype=train.gradient_dtype,
-        update_s=inputs.update_s[stack],
-    )
+    train, profile = recipe.stacks[stack].train, inputs.profiles[stack]
+    batch, update_s = recipe.batch_per_worker(stack), inputs.update_s[stack]
+    dtypes = {"precision": train.precision, "gradient_dtype": train.gradient_dtype}
+    if profile.mixtures:
+        return mixture_training(profile, recipe.layout, batch, **dtypes, update_s=update_s)
+    return data_parallel(profile, inputs.cluster.world_size, batch, **dtypes, update_s=update_s)
 
 
 def plan_stack(recipe: Recipe, stack: str, inputs: Inputs, *, timed: bool = True) -> tuple[Plan, list[PassReport]]:
     """Return the plan of one stack and what each pass did to it; with `timed` false, without the step times."""
-    cluster, profile = inputs.cluster, inputs.profiles[stack]
+    cluster, profile = inputs.cluster, _local(recipe, inputs.profiles[stack])
     context = Context(
         cluster,
         cluster.world_size,
@@ -190,6 +187,11 @@ def plan_stack(recipe: Recipe, stack: str, inputs: Inputs, *, timed: bool = True
     members = recipe.stacks[stack].members
     step_time_s = (lambda plan: simulate(plan, cluster).step_time_s) if timed else None
     return apply(plain_plan(recipe, stack, inputs), members, context, step_time_s)
+
+
+def _local(recipe: Recipe, profile: Profile) -> Profile:
+    """Return what one worker holds of the model."""
+    return profile.spread(recipe.layout.experts, recipe.layout.slices)
 
 
 def _forecast(recipe: Recipe, name: str, inputs: Inputs) -> StackForecast:
@@ -209,7 +211,9 @@ def _forecast(recipe: Recipe, name: str, inputs: Inputs) -> StackForecast:
         footprint=Footprint(
             payload=sum(task.op.nbytes for task in sends) / plan.period,
             wire=sum(task.op.wire_bytes(spans[task.group]) for task in sends) / plan.period,
-            peak_memory=peak_memory_bytes(plan, profile, batch, stack.train.precision, optimizer_kind(stack.train)),
+            peak_memory=peak_memory_bytes(
+                plan, _local(recipe, profile), batch, stack.train.precision, optimizer_kind(stack.train)
+            ),
         ),
         lossless=stack.lossless,
         passes=tuple(str(report) for report in passes),

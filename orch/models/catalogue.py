@@ -10,12 +10,12 @@ import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from orch.errors import OrchError, Position, did_you_mean
 from orch.models.kinds import Interface, refuse_mismatch
 from orch.models.model import Model, ModelKnobs, validated
-from orch.models.profile import Profile
+from orch.models.profile import Mixture, Profile
 from orch.models.tables import load
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 FAMILIES = {
     "small": ("mlp", "resnet-digits", "tiny-tensors"),
     "language": ("bert-base", "bert-large", "char-transformer", "gpt2", "gpt2-medium"),
+    "mixture": ("bert-moe", "char-moe", "gpt2-moe", "mixtral"),
     "vision": (
         "densenet161",
         "densenet201",
@@ -89,6 +90,11 @@ class NamedModel:
         """What it reads and answers."""
         return self.model.interface(self.knobs)
 
+    @property
+    def mixtures(self) -> tuple[Mixture, ...]:
+        """Its mixture-of-experts layers."""
+        return self.profile().mixtures if self.model.mixed else ()
+
     def profile(self, data: ChosenData | None = None) -> Profile:
         """Return its profile; `data` makes no difference."""
         return self.model.profile(self.knobs)
@@ -109,6 +115,8 @@ class PythonModel:
 
     runs = True
     interface = None
+    # What a function of the user's calls experts is to orch a part of the model like any other.
+    mixtures: ClassVar[tuple[Mixture, ...]] = ()
 
     @property
     def name(self) -> str:
@@ -140,6 +148,11 @@ class ProfileModel:
 
     runs = False
     interface = None
+
+    @property
+    def mixtures(self) -> tuple[Mixture, ...]:
+        """Its mixture-of-experts layers."""
+        return self.kept.mixtures
 
     @property
     def name(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from orch.models.profile import Module, Profile, Tensor
+from orch.models.profile import Mixture, Module, Profile, Tensor
 
 NORM_FLOPS_PER_ELEMENT = 8.0
 
@@ -20,6 +20,7 @@ class Draft:
     modules: list[Module] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
     ready: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    mixtures: list[Mixture] = field(default_factory=list)
 
     def module(self, name: str, flops: float, elements: float, *, ready: tuple[str, ...] = ()) -> None:
         """Add a module; `ready` are the tensors whose gradients it completes, in the order they come."""
@@ -52,6 +53,11 @@ class Draft:
         self.tensor(f"{name}.weight", size, modules=(name,))
         self.tensor(f"{name}.bias", size, modules=(name,))
 
+    def scale(self, name: str, rows: int, size: int) -> None:
+        """A normalisation without a bias (RMS norm)."""
+        self.module(name, NORM_FLOPS_PER_ELEMENT * rows * size, rows * size, ready=(f"{name}.weight",))
+        self.tensor(f"{name}.weight", size, modules=(name,))
+
     def embedding(self, name: str, rows: float, vocab: int, size: int, *, tied: tuple[str, ...] = ()) -> None:
         """A look-up of `rows` rows a sample; `tied` are later modules that use its table as a weight."""
         self.module(name, 0, rows * size, ready=(f"{name}.weight",))
@@ -62,6 +68,35 @@ class Draft:
         self.module(f"{name}#scores", 2 * seq_len**2 * hidden, 0 if fused else heads * seq_len**2)
         self.module(f"{name}#values", 2 * seq_len**2 * hidden, seq_len * hidden)
 
+    def mixture(
+        self,
+        name: str,
+        rows: int,
+        hidden: int,
+        inner: int,
+        *,
+        experts: int,
+        top_k: int,
+        capacity: float | None,
+        gated: bool,
+    ) -> None:
+        """A mixture of `experts`, each a product up to `inner` and one down again, with biases; `gated` ones have a
+        second product up and no biases (Mixtral's). Counted for rows that fill the capacity, or for `top_k` a token.
+        """
+        self.module(f"{name}.gate", 2 * rows * hidden * experts, rows * experts, ready=(f"{name}.gate.weight",))
+        self.tensor(f"{name}.gate.weight", experts, hidden, modules=(f"{name}.gate",))
+        products = 3 if gated else 2
+        routed = rows * top_k * (1.0 if capacity is None else capacity)
+        owner = f"{name}.experts"
+        shapes: dict[str, tuple[int, ...]] = {"up": (hidden, inner), "down": (inner, hidden)}
+        shapes |= {"gate": (hidden, inner)} if gated else {"up_bias": (inner,), "down_bias": (hidden,)}
+        elements = routed * (inner * (products - 1) + hidden)
+        tensors = tuple(f"{owner}.{part}" for part in shapes)
+        self.module(owner, 2 * products * routed * hidden * inner, elements, ready=tensors[::-1])
+        for tensor, shape in zip(tensors, shapes.values(), strict=True):
+            self.tensor(tensor, experts, *shape, modules=(owner,))
+        self.mixtures.append(Mixture(name, rows, hidden, inner, experts, top_k, capacity, products))
+
     def register_first(self, start: int, end: int) -> None:
         """Move the tensors added since `end` before those added from `start` on: run late, registered early."""
         self.tensors[start:] = self.tensors[end:] + self.tensors[start:end]
@@ -69,4 +104,6 @@ class Draft:
     def finish(self, name: str, source: str) -> Profile:
         """Return the profile."""
         ready = [tensor for module in reversed(self.modules) for tensor in self.ready[module.name]]
-        return Profile(name, tuple(self.modules), tuple(self.tensors), tuple(ready), source)
+        return Profile(
+            name, tuple(self.modules), tuple(self.tensors), tuple(ready), source, mixtures=tuple(self.mixtures)
+        )

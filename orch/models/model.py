@@ -74,7 +74,7 @@ def validated(knobs: type[K], arguments: Mapping[str, Any], prefix: str, where: 
 @dataclass(frozen=True)
 class Model:
     """A model by name. `builder` is `module:function` with (knobs) -> torch.nn.Module; empty for a model that has only
-    a profile, which can be planned and simulated but not run.
+    a profile, which can be planned and simulated but not run. `mixed`: it has mixtures of experts.
     """
 
     name: str
@@ -85,6 +85,7 @@ class Model:
     profile: Callable[[Any], Profile]
     interface: Callable[[Any], Interface]
     builder: str = ""
+    mixed: bool = False
 
     @property
     def runs(self) -> bool:

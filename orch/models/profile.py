@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +23,9 @@ SPLIT_BYTES_PER_ELEMENT = 12.0
 SPLIT_BYTES_PER_S = 5e11
 
 BACKWARD_OVER_FORWARD = 2.0
+
+# Tensors of all experts of a mixture, [experts, hidden, inner] and the like: the dim that runs over an expert's width.
+EXPERT_WIDTH = {"up": 2, "gate": 2, "up_bias": 1, "down": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,65 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class Mixture:
+    """A mixture-of-experts layer: a gate, module `name`.gate, sends each token to `top_k` of the experts,
+    module `name`.experts, whose tensors carry the expert as their first dimension.
+
+    `tokens` of a sample reach it, `hidden` numbers wide; an expert is `inner` wide and starts `products` matrix products.
+    `capacity_factor` None: no token is dropped, and what an expert gets depends on the data.
+    """
+
+    name: str
+    tokens: int
+    hidden: int
+    inner: int
+    experts: int
+    top_k: int
+    capacity_factor: float | None = None
+    products: int = 2
+
+    def local(self, ranks: int, slices: int = 1) -> int:
+        """Return how many experts each of `ranks` ranks holds. Raises OrchError (E412) where they cannot be shared out
+        evenly, or their width cannot be cut into `slices`.
+        """
+        if self.experts % ranks:
+            message = f"{self.experts} experts of {self.name} cannot be shared out among {ranks} workers"
+            raise OrchError(message, code="E412", hint="parallel.experts divides the number of experts")
+        if self.inner % slices:
+            message = f"experts of {self.name}, {self.inner} wide, cannot be cut into {slices} slices"
+            raise OrchError(message, code="E412", hint="parallel.slices divides the width of an expert")
+        return self.experts // ranks
+
+    @property
+    def gate_module(self) -> str:
+        """Name of the gate."""
+        return f"{self.name}.gate"
+
+    @property
+    def experts_module(self) -> str:
+        """Name of the experts, all in one."""
+        return f"{self.name}.experts"
+
+    def capacity(self, tokens: int) -> int:
+        """Return the slots each expert has for one worker's `tokens`: ceil(k f S / E), at least 1.
+
+        The rule of Megatron-LM (baselines-moe brief, section 2). Raises ValueError for a layer without capacity.
+        """
+        if self.capacity_factor is None:
+            raise ValueError(f"{self.name} drops no token, so its experts have no capacity")
+        return max(1, math.ceil(self.top_k * self.capacity_factor * tokens / self.experts - 1e-9))
+
+    def positions(self, tokens: int) -> int:
+        """Return along how many positions the rows of one worker's `tokens` can be cut: slots, or tokens."""
+        return tokens if self.capacity_factor is None else self.capacity(tokens)
+
+    @property
+    def rows_per_position(self) -> int:
+        """Rows at one position: one for each of a token's experts, or one for each expert's slot."""
+        return self.top_k if self.capacity_factor is None else self.experts
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """A stretch of the backward pass: `modules` run, then the gradients of `tensors` are ready, each in this order.
 
@@ -91,6 +153,7 @@ class Profile:
     ready_order: tuple[str, ...]
     source: str
     unit: str = "sample"
+    mixtures: tuple[Mixture, ...] = ()
 
     def __post_init__(self) -> None:
         _unique(self.name, "module", [module.name for module in self.modules])
@@ -105,6 +168,10 @@ class Profile:
         for ready in self.ready_order:
             if ready not in self._tensors:
                 raise _bad(self.name, f"the ready order names {ready!r}, which is no tensor of the profile")
+        for mixture in self.mixtures:
+            for part in (mixture.gate_module, mixture.experts_module):
+                if part not in known:
+                    raise _bad(self.name, f"mixture {mixture.name!r} needs module {part!r}, which it does not list")
 
     @cached_property
     def _modules(self) -> dict[str, int]:
@@ -177,6 +244,27 @@ class Profile:
             segments.append(Segment(backward[start:], ()))
         return tuple(segments)
 
+    def spread(self, ranks: int, slices: int = 1) -> Profile:
+        """Return what one rank holds where `ranks` ranks share the experts out, and `slices` each expert's width.
+
+        Only the shapes of the experts' tensors change. Raises OrchError (E412) where they cannot be shared out evenly.
+        """
+        if ranks * slices == 1 or not self.mixtures:
+            return self
+        owners = {mixture.experts_module: mixture for mixture in self.mixtures}
+        tensors = []
+        for tensor in self.tensors:
+            mixture = owners.get(tensor.modules[0])
+            if mixture is None:
+                tensors.append(tensor)
+                continue
+            shape = [mixture.local(ranks, slices), *tensor.shape[1:]]
+            width = EXPERT_WIDTH.get(tensor.name.rpartition(".")[2])
+            if width is not None:
+                shape[width] //= slices
+            tensors.append(replace(tensor, shape=tuple(shape)))
+        return replace(self, tensors=tuple(tensors))
+
     def scaled_to(self, forward_s: float, backward_s: float) -> Profile:
         """Return this profile with measured totals (seconds for a worker's whole batch) spread over its modules.
 
@@ -209,7 +297,7 @@ class Profile:
             ],
             "tensors": [{"name": t.name, "shape": list(t.shape), "modules": list(t.modules)} for t in self.tensors],
             "ready_order": list(self.ready_order),
-        }  # fmt: skip
+        } | ({"mixtures": [asdict(mixture) for mixture in self.mixtures]} if self.mixtures else {})  # fmt: skip
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Profile:
@@ -222,6 +310,7 @@ class Profile:
                 ready_order=tuple(data["ready_order"]),
                 source=data["source"],
                 unit=data.get("unit", "sample"),
+                mixtures=tuple(Mixture(**mixture) for mixture in data.get("mixtures", ())),
             )
         except (KeyError, TypeError) as error:
             raise _bad(str(data.get("name", "?")), f"not a profile: {error}") from None

@@ -17,7 +17,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Segment(Value):
-    """One part of a payload: `numel` items of `dtype` that serve gradient `tensor`.
+    """One part of a payload: `numel` items of `dtype` that serve gradient `tensor`; activations serve none ("").
 
     A segment named like its tensor IS the gradient: the runtime packs it before the collective and hands the
     reduced values back as the gradient after it. Any other name is filled and read by operations.
@@ -63,8 +63,9 @@ class Buffer(Value):
     def tensors(self) -> tuple[str, ...]:
         """The gradients served, each once, in segment order."""
         if len(self.segments) == 1:
-            return (self.segments[0].tensor,)
-        return tuple(dict.fromkeys([segment.tensor for segment in self.segments]))
+            tensor = self.segments[0].tensor
+            return (tensor,) if tensor else ()
+        return tuple(dict.fromkeys([segment.tensor for segment in self.segments if segment.tensor]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,8 @@ class Operation:
     on_device: ClassVar[bool] = True
     # After it has run, `subtract_sent` can tell which part of the local gradient was sent: feedback stands behind it.
     knows_sent: ClassVar[bool] = False
+    # Runs while a mixture-of-experts layer has handed over to the engine, and at no other time.
+    in_layer: ClassVar[bool] = False
 
     def cost_s(self, cluster: Cluster, span: Span) -> float:
         """Return seconds on `cluster` when the task's group covers `span`; floats, or arrays when the cluster holds
@@ -196,7 +198,11 @@ class Decode(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Collective(Operation):
-    """A collective over one buffer. Fusing joins buffers; everything else about it stays."""
+    """A collective over one buffer. Fusing joins buffers; everything else about it stays.
+
+    One that serves gradients (`tensors`) is for techniques of data-parallel training to compress, merge and move; one
+    that serves none carries activations and belongs to the layer it stands in.
+    """
 
     kind: ClassVar[str] = "collective"
     on_device: ClassVar[bool] = False

@@ -59,7 +59,7 @@ class Step:
 
     @cached_property
     def depths(self) -> tuple[int, ...]:
-        """For each task, how many collectives its longest chain of predecessors holds."""
+        """For each task, how many collectives of gradients its longest chain of predecessors holds."""
         after_it: dict[str, int] = {}
         result: list[int] = []
         for task in self.tasks:
@@ -69,21 +69,21 @@ class Step:
                     if name in after_it and after_it[name] > depth:
                         depth = after_it[name]
             result.append(depth)
-            if isinstance(task.op, Collective):
+            if isinstance(task.op, Collective) and task.op.tensors:
                 after_it[task.name] = depth + 1
             elif depth:
                 after_it[task.name] = depth
         return tuple(result)
 
     def waves(self) -> tuple[tuple[Task, ...], ...]:
-        """Return the collectives in launch order, cut where one depends on an earlier one of the same wave.
+        """Return the collectives of gradients in launch order, cut where one depends on an earlier one of the same wave.
 
         Only tasks of one wave and of one kind, role and group may be fused: fusing across would make a task its own
         predecessor.
         """
         waves: list[list[Task]] = []
         for task, depth in zip(self.tasks, self.depths, strict=True):
-            if isinstance(task.op, Collective) and not isinstance(task.op, Aggregate):
+            if isinstance(task.op, Collective) and task.op.tensors and not isinstance(task.op, Aggregate):
                 while len(waves) <= depth:
                     waves.append([])
                 waves[depth].append(task)

@@ -19,10 +19,12 @@ from orch.models.datasets import ChosenData
 from orch.recipe.compose import Composed, compose, merge
 from orch.recipe.faults import checked, first
 from orch.recipe.origin import Origin, complete, leaves, origin_of
-from orch.recipe.schema import LATER, Measure, RecipeFile, Target, Train
+from orch.recipe.schema import LATER, Measure, Parallel, RecipeFile, Target, Train
 from orch.recipe.stacks import Stack, build_members
 from orch.recipe.subject import chosen_data, chosen_model, subject_knobs
 from orch.recipe.tree import Node, dotted, mapping
+from orch.technique import Slot
+from orch.workload.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Recipe:
     model: ChosenModel
     data: ChosenData | None
     stacks: Mapping[str, Stack]
+    layout: Layout
     path: Path
     files: tuple[Path, ...]
     tree: Node = field(repr=False)
@@ -117,9 +120,11 @@ def check(composed: Composed) -> Recipe:
     _check_quality(tree, spec, stacks)
     model = chosen_model(tree, spec.model)
     data = chosen_data(tree, spec.data, model)
+    layout = _layout(tree, spec, cluster, model)
+    _check_mixtures(tree, stacks, model)
     full = complete(tree, spec, described, stacks, subject_knobs(model, data))
     _check_uncertain(tree, full)
-    return Recipe(spec, cluster, model, data, stacks, composed.path, composed.files, full)
+    return Recipe(spec, cluster, model, data, stacks, layout, composed.path, composed.files, full)
 
 
 def _cluster(node: Node) -> ClusterSpec:
@@ -184,6 +189,40 @@ def _trains(tree: Node, spec: RecipeFile) -> dict[str, Train]:
             merged = merge(train, change, ("train",))
             trains[name] = checked(Train.model_validate, merged, ("when", name, "train"), Train)
     return trains
+
+
+def _layout(tree: Node, spec: RecipeFile, cluster: Cluster, model: ChosenModel) -> Layout:
+    """Return where experts live. Raises OrchError at `parallel` where they cannot live there, or there are none."""
+    node = tree.get("parallel")
+    mixtures = model.mixtures
+    if node is not None and not mixtures:
+        message = f"parallel says where experts live, and model {model.name} has none"
+        raise OrchError(message, code="E234", where=node.place, hint="remove it, or choose a model with mixtures")
+    if not mixtures:
+        return Layout(cluster.world_size)
+    asked = spec.parallel or Parallel()
+    try:
+        return Layout.of(cluster.world_size, mixtures, asked.experts, asked.slices)
+    except OrchError as error:
+        raise error.at((node or tree.get("model") or tree).place) from None
+
+
+def _check_mixtures(tree: Node, stacks: Mapping[str, Stack], model: ChosenModel) -> None:
+    """Refuse what a model with mixtures cannot be trained by, and schedules of mixtures for a model without them."""
+    written = tree.get("stacks") or tree
+    for stack in stacks.values():
+        for member in stack.members:
+            where = ((written.get(stack.name) or written).get(member.name) or written).place
+            if member.technique.slot is Slot.EXPERTS and not model.mixtures:
+                message = f"{member.name!r} schedules mixtures of experts, and model {model.name} has none"
+                raise OrchError(
+                    message, code="E235", where=where, hint="choose a model with mixtures: orch list models"
+                )
+            if member.technique.engine is not None and model.mixtures:
+                message = (
+                    f"{member.name!r} brings a runtime of its own, which cannot spread the experts of {model.name}"
+                )
+                raise OrchError(message, code="E235", where=where, hint="use naive-moe for what everyone has")
 
 
 def _check_techniques(tree: Node, stacks: Mapping[str, Stack]) -> None:

@@ -213,6 +213,18 @@ class Train(Section):
         return self
 
 
+class Parallel(Section):
+    """Where the experts of mixtures live; all else of a model is on every worker."""
+
+    experts: Count | None = Field(
+        default=None,
+        description="workers that share the experts out; default: the most that divides both workers and experts",
+    )
+    slices: Count = Field(
+        default=1, description="neighbouring workers that share each expert, a slice of its width each"
+    )
+
+
 class Measure(Section):
     """How step times are measured: every stack in shuffled blocks of steps."""
 
@@ -317,6 +329,9 @@ class RecipeFile(Section):
         description="what is compared: {NAME: [techniques]} or {NAME: {technique: {knob: value}}}"
     )
     baseline: str = Field(description="the stack that the others are compared with; default: the first")
+    parallel: Parallel | None = Field(
+        default=None, description="where the experts of a model with mixtures live; default: over all workers"
+    )
     measure: Measure = Field(default=Measure(), description="how step times are measured")
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(min_length=1)] = Field(
         default=[0], description="seeds of the trainings whose quality is compared"

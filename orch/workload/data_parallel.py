@@ -32,16 +32,16 @@ def data_parallel(
     `precision` is the dtype of the model's arithmetic, `gradient_dtype` the one on the wire; `update_s` the measured
     seconds of the optimiser. With one worker there is nothing to send.
     """
-    tasks = [_forward(module, batch, precision) for module in profile.modules]
+    tasks = [forward_task(module, batch, precision) for module in profile.modules]
     sends: list[Task] = []
     numel = 0
-    for name, modules, tensors in _backward_tasks(profile):
-        tasks.append(_backward(name, modules, tensors, batch, precision))
+    for name, modules, tensors in backward_parts(profile):
+        tasks.append(backward_task(name, modules, tensors, batch, precision))
         for tensor in tensors:
             items = tensor.numel
             numel += items
             if world_size > 1:
-                sends.append(_send(tensor.name, items, name, gradient_dtype))
+                sends.append(gradient_send(tensor.name, items, name, gradient_dtype))
                 tasks.append(sends[-1])
     after = tuple([send.name for send in sends])
     tasks.append(Task("update", Update(profile.ready_order, numel, seconds=update_s), COMPUTE, after))
@@ -57,7 +57,7 @@ def forward_reads(profile: Profile) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple((f"forward.{name}", tuple(tensors)) for name, tensors in reads.items())
 
 
-def _backward_tasks(profile: Profile) -> Iterable[tuple[str, tuple[Module, ...], tuple[Tensor, ...]]]:
+def backward_parts(profile: Profile) -> Iterable[tuple[str, tuple[Module, ...], tuple[Tensor, ...]]]:
     """Backward segments with unique names: each is named after the module that ends it."""
     counts: dict[str, int] = {}
     last = "loss"
@@ -68,12 +68,16 @@ def _backward_tasks(profile: Profile) -> Iterable[tuple[str, tuple[Module, ...],
         yield f"backward.{last}{suffix}", segment.modules, segment.tensors
 
 
-def _forward(module: Module, batch: int, precision: str) -> Task:
+def forward_task(module: Module, batch: int, precision: str) -> Task:
+    """Return the forward of one module over a worker's `batch` samples."""
     moved = FORWARD_BYTES_PER_ELEMENT * module.activation_elements * batch
-    return _forward_task(module.name, module.flops * batch, moved, precision, module.forward_s)
+    return _shared_forward(module.name, module.flops * batch, moved, precision, module.forward_s)
 
 
-def _backward(name: str, modules: tuple[Module, ...], tensors: tuple[Tensor, ...], batch: int, precision: str) -> Task:
+def backward_task(
+    name: str, modules: tuple[Module, ...], tensors: tuple[Tensor, ...], batch: int, precision: str
+) -> Task:
+    """Return the backward of `modules` over a worker's `batch` samples, after which the gradients of `tensors` exist."""
     flops = activations = seconds = 0.0
     measured = True
     for module in modules:
@@ -86,7 +90,7 @@ def _backward(name: str, modules: tuple[Module, ...], tensors: tuple[Tensor, ...
     last = modules[-1].name if modules else ""
     moved = BACKWARD_BYTES_PER_ELEMENT * activations * batch
     ready = tuple([tensor.name for tensor in tensors])
-    return _backward_task(name, last, flops * batch, moved, precision, seconds if measured else None, ready)
+    return _shared_backward(name, last, flops * batch, moved, precision, seconds if measured else None, ready)
 
 
 # Tasks are values, so plans share equal ones: the stacks of a recipe, the points of a sweep and the sizes of a study
@@ -95,18 +99,19 @@ _SHARED = 1 << 15
 
 
 @lru_cache(_SHARED)
-def _forward_task(module: str, flops: float, moved: float, precision: str, seconds: float | None) -> Task:
+def _shared_forward(module: str, flops: float, moved: float, precision: str, seconds: float | None) -> Task:
     return Task(f"forward.{module}", Forward(module, flops, moved, precision, seconds))
 
 
 @lru_cache(_SHARED)
-def _backward_task(
+def _shared_backward(
     name: str, module: str, flops: float, moved: float, precision: str, seconds: float | None, ready: tuple[str, ...]
 ) -> Task:
     return Task(name, Backward(module, flops, moved, precision, seconds, ready))
 
 
 @lru_cache(_SHARED)
-def _send(tensor: str, numel: int, ready: str, dtype: str) -> Task:
+def gradient_send(tensor: str, numel: int, ready: str, dtype: str) -> Task:
+    """Return the all-reduce of one gradient of `numel` items, which exists once task `ready` has ended."""
     name = f"all_reduce.{tensor}"
     return Task(name, AllReduce(Buffer(name, (Segment(tensor, numel, dtype, tensor),))), NET, (ready,))

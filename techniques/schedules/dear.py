@@ -112,7 +112,7 @@ def _layers(step: Step, context: Context, bucket: float) -> dict[str, int]:
     """
     size: dict[str, float] = {}
     for task in step:
-        if isinstance(task.op, Collective):
+        if isinstance(task.op, Collective) and task.op.tensors:
             tensors = task.op.tensors
             share = context.gradient_bytes(task) / len(tensors)
             for tensor in tensors:

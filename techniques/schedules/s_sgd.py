@@ -6,7 +6,7 @@ Source: the plain S-SGD of the DAG model of Shi et al., arXiv:1805.03812 (recoll
 
 from dataclasses import replace
 
-from orch.plan import Backward, Collective, Plan, Step
+from orch.plan import Backward, Plan, Step
 from orch.technique import Context, Knobs, Slot, Technique
 
 
@@ -16,15 +16,16 @@ class Config(Knobs):
 
 def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
     """Hold every send back until the last backward task has ended."""
-    return plan.each_step(_held_back)
+    return plan.each_step(held_back)
 
 
-def _held_back(step: Step) -> Step:
+def held_back(step: Step) -> Step:
+    """Return the step with the gradients' first collectives behind the last backward task."""
     backward = step.of(Backward)
-    if not backward or not step.of(Collective):
+    step = step.by_wave()
+    if not backward or not step.waves():
         return step
     last = backward[-1].name
-    step = step.by_wave()
     first_wave = set(step.waves()[0])
     # What a first wave waits for needs no network, so it can stand before all of the wave.
     ahead = [task for task, depth in zip(step, step.depths, strict=True) if not depth and task not in first_wave]

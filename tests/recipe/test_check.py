@@ -293,3 +293,32 @@ def test_checking_is_quick_and_light() -> None:
     heavy, spent = out.rsplit(" ", 1)
     assert heavy == "[]"
     assert float(spent) < 0.25  # 0.03 s alone; the rest is for a busy machine
+
+
+def test_experts_are_spread_over_the_workers_that_divide_them(changed: Changed) -> None:
+    recipe = changed("model={use: char-moe, experts: 4}")
+    assert (recipe.layout.experts, recipe.layout.slices, recipe.layout.replicas) == (4, 1, 2)
+    recipe = changed("model={use: char-moe, experts: 4}", "parallel={experts: 2, slices: 2}")
+    assert (recipe.layout.experts, recipe.layout.slices, recipe.layout.replicas) == (2, 2, 2)
+    assert recipe.resolved()["parallel"] == {"experts": 2, "slices": 2}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["parallel={experts: 2}"],
+            "override 1: parallel={experts: 2}: parallel says where experts live, and model gpt2 has none",
+        ),
+        (
+            ["model={use: char-moe, experts: 6}", "parallel={experts: 4}"],
+            "6 experts of blocks.1.moe cannot be shared out",
+        ),
+        (["model={use: char-moe}", "parallel={experts: 3}"], "experts spread over 3 x 1 ranks do not fill 8 ranks"),
+        (["stacks.plain=[naive-moe]"], "'naive-moe' schedules mixtures of experts, and model gpt2 has none"),
+        (["model=char-moe", "stacks.plain=[torch-ddp]"], "'torch-ddp' brings a runtime of its own"),
+    ],
+)
+def test_what_mixtures_cannot_do_is_said(changed: Changed, overrides: list[str], message: str) -> None:
+    with pytest.raises(OrchError, match=re.escape(message)):
+        changed(*overrides)

@@ -1,0 +1,243 @@
+"""Language models with mixtures of experts: GPT-2, BERT and Mixtral as transformers builds them, with the feed-forward
+part of some blocks replaced, and a small one of our own for characters.
+
+A sample is one sequence. The gate is a product without bias; experts are counted for a balanced layer.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from orch.models.draft import Draft
+from orch.models.kinds import Interface, MaskedToken, NextToken, Tokens
+from orch.models.language import BertBaseKnobs, CharTransformerKnobs, Gpt2Knobs, TransformerKnobs
+from orch.models.model import Model, ModelKnobs, choice, count
+from orch.models.profile import Profile
+
+COUNTED = "counted from the layers, balanced experts"
+Capacity = Annotated[float, Field(gt=0, strict=True)]
+
+
+def _capacity(default: float | None) -> Any:
+    return Field(default, description="slots of an expert over its even share of the tokens; none: no token is dropped")
+
+
+class MixtureKnobs(ModelKnobs):
+    """What the mixtures of every model here have; it is mixed into the knobs of a transformer."""
+
+    experts: int = count(4, "experts of a mixture", most=4096)
+    top_k: int = count(2, "experts a token is sent to", most=64)
+    every: int = count(2, "each how many-th block has a mixture; the last of each so many")
+    capacity: Capacity | None = _capacity(None)
+    balance: float = Field(0.01, ge=0, description="weight of the auxiliary loss that evens out the experts' loads")
+    gate: Literal["softmax", "sigmoid", "cosine"] = choice(
+        "softmax", "how scores become weights: softmax (GShard, Switch), sigmoid (BASE, StableMoE), cosine (X-MoE)"
+    )
+
+    @model_validator(mode="after")
+    def _enough_experts(self) -> Self:
+        if self.top_k > self.experts:
+            raise ValueError(f"top_k {self.top_k} is more than experts {self.experts}")
+        return self
+
+    def mixed(self, layer: int) -> bool:
+        """Whether block `layer` has a mixture."""
+        return layer % self.every == self.every - 1
+
+
+class CharMoeKnobs(MixtureKnobs, CharTransformerKnobs):
+    """A small mixture-of-experts transformer for characters."""
+
+
+class Gpt2MoeKnobs(MixtureKnobs, Gpt2Knobs):
+    """GPT-2 small with a mixture in every other block."""
+
+    experts: int = count(8, "experts of a mixture", most=4096)
+    capacity: Capacity | None = _capacity(1.2)
+
+
+class BertMoeKnobs(MixtureKnobs, BertBaseKnobs):
+    """BERT-base with a mixture in every other block."""
+
+    experts: int = count(8, "experts of a mixture", most=4096)
+    capacity: Capacity | None = _capacity(1.2)
+
+
+class MixtralKnobs(MixtureKnobs, TransformerKnobs):
+    """Mixtral 8x7B."""
+
+    seq_len: int = count(1024, "tokens of a sample")
+    num_layers: int = count(32, "transformer blocks", most=1024)
+    hidden: int = count(4096, "width of the residual stream")
+    num_heads: int = count(32, "attention heads; hidden must be a multiple")
+    vocab: int = count(32000, "different tokens")
+    key_value_heads: int = count(8, "heads that keys and values have; num_heads is a multiple")
+    inner: int = count(14336, "width of an expert")
+    experts: int = count(8, "experts of a mixture", most=4096)
+    every: int = count(1, "each how many-th block has a mixture; the last of each so many")
+
+    @model_validator(mode="after")
+    def _heads_share_keys(self) -> Self:
+        if self.num_heads % self.key_value_heads:
+            raise ValueError(f"num_heads {self.num_heads} is not a multiple of key_value_heads {self.key_value_heads}")
+        return self
+
+
+def _mixture(draft: Draft, name: str, knobs: MixtureKnobs, rows: int, hidden: int, inner: int, *, gated: bool) -> None:
+    draft.mixture(
+        name, rows, hidden, inner, experts=knobs.experts, top_k=knobs.top_k, capacity=knobs.capacity, gated=gated
+    )
+
+
+@lru_cache(maxsize=32)
+def char_moe_profile(knobs: CharMoeKnobs) -> Profile:
+    """Return the profile of the small transformer with mixtures in `orch.models.zoo.mixture`."""
+    draft, rows, hidden = Draft(), knobs.seq_len, knobs.hidden
+    draft.embedding("tokens", rows, knobs.vocab, hidden, tied=("head",))
+    draft.embedding("positions", rows, rows, hidden)
+    for layer in range(knobs.num_layers):
+        block = f"blocks.{layer}"
+        draft.norm(f"{block}.norm1", rows, hidden)
+        draft.linear(f"{block}.qkv", rows, hidden, 3 * hidden)
+        draft.attention(block, rows, hidden, knobs.num_heads, fused=True)
+        draft.linear(f"{block}.out", rows, hidden, hidden)
+        draft.norm(f"{block}.norm2", rows, hidden)
+        if knobs.mixed(layer):
+            _mixture(draft, f"{block}.moe", knobs, rows, hidden, 4 * hidden, gated=False)
+        else:
+            draft.linear(f"{block}.up", rows, hidden, 4 * hidden)
+            draft.linear(f"{block}.down", rows, 4 * hidden, hidden)
+    draft.norm("norm", rows, hidden)
+    draft.module("head", 2 * rows * hidden * knobs.vocab, rows * knobs.vocab)
+    return draft.finish("char-moe", COUNTED)
+
+
+@lru_cache(maxsize=32)
+def gpt2_moe_profile(knobs: Gpt2MoeKnobs) -> Profile:
+    """Return the profile of transformers' GPT2LMHeadModel with mixtures in place of some blocks' `mlp`."""
+    draft, rows, hidden = Draft(), knobs.seq_len, knobs.hidden
+    draft.embedding("transformer.wte", rows, knobs.vocab, hidden, tied=("lm_head",))
+    draft.embedding("transformer.wpe", rows, knobs.positions, hidden)
+    for layer in range(knobs.num_layers):
+        block = f"transformer.h.{layer}"
+        draft.norm(f"{block}.ln_1", rows, hidden)
+        draft.linear(f"{block}.attn.c_attn", rows, hidden, 3 * hidden, across=True)
+        draft.attention(f"{block}.attn", rows, hidden, knobs.num_heads, fused=knobs.attention == "fused")
+        draft.linear(f"{block}.attn.c_proj", rows, hidden, hidden, across=True)
+        draft.norm(f"{block}.ln_2", rows, hidden)
+        if knobs.mixed(layer):
+            _mixture(draft, f"{block}.mlp", knobs, rows, hidden, 4 * hidden, gated=False)
+        else:
+            draft.linear(f"{block}.mlp.c_fc", rows, hidden, 4 * hidden, across=True)
+            draft.linear(f"{block}.mlp.c_proj", rows, 4 * hidden, hidden, across=True)
+    draft.norm("transformer.ln_f", rows, hidden)
+    draft.module("lm_head", 2 * rows * hidden * knobs.vocab, rows * knobs.vocab)
+    return draft.finish("gpt2-moe", COUNTED)
+
+
+@lru_cache(maxsize=32)
+def bert_moe_profile(knobs: BertMoeKnobs) -> Profile:
+    """Return the profile of a BERT with the masked-token head and mixtures in place of some blocks' feed-forward part."""
+    draft, rows, hidden = Draft(), knobs.seq_len, knobs.hidden
+    embeddings = "bert.embeddings"
+    draft.embedding(f"{embeddings}.word_embeddings", rows, knobs.vocab, hidden, tied=("cls.predictions.decoder",))
+    draft.embedding(f"{embeddings}.token_type_embeddings", rows, 2, hidden)
+    draft.embedding(f"{embeddings}.position_embeddings", rows, knobs.positions, hidden)
+    draft.norm(f"{embeddings}.LayerNorm", rows, hidden)
+    for layer in range(knobs.num_layers):
+        block = f"bert.encoder.layer.{layer}"
+        for part in ("query", "key", "value"):
+            draft.linear(f"{block}.attention.self.{part}", rows, hidden, hidden)
+        draft.attention(f"{block}.attention.self", rows, hidden, knobs.num_heads, fused=knobs.attention == "fused")
+        draft.linear(f"{block}.attention.output.dense", rows, hidden, hidden)
+        draft.norm(f"{block}.attention.output.LayerNorm", rows, hidden)
+        if knobs.mixed(layer):
+            _mixture(draft, f"{block}.moe", knobs, rows, hidden, 4 * hidden, gated=False)
+        else:
+            draft.linear(f"{block}.intermediate.dense", rows, hidden, 4 * hidden)
+            draft.linear(f"{block}.output.dense", rows, 4 * hidden, hidden)
+        draft.norm(f"{block}.output.LayerNorm", rows, hidden)
+    draft.linear("cls.predictions.transform.dense", rows, hidden, hidden)
+    draft.norm("cls.predictions.transform.LayerNorm", rows, hidden)
+    draft.module("cls.predictions.decoder", 2 * rows * hidden * knobs.vocab, rows * knobs.vocab)
+    return draft.finish("bert-moe", COUNTED)
+
+
+@lru_cache(maxsize=32)
+def mixtral_profile(knobs: MixtralKnobs) -> Profile:
+    """Return the profile of transformers' MixtralForCausalLM; its norms scale only, its head is not tied."""
+    draft, rows, hidden = Draft(), knobs.seq_len, knobs.hidden
+    shared = hidden // knobs.num_heads * knobs.key_value_heads
+    draft.embedding("model.embed_tokens", rows, knobs.vocab, hidden)
+    for layer in range(knobs.num_layers):
+        block = f"model.layers.{layer}"
+        draft.scale(f"{block}.input_layernorm", rows, hidden)
+        for part, outputs in (("q_proj", hidden), ("k_proj", shared), ("v_proj", shared)):
+            draft.linear(f"{block}.self_attn.{part}", rows, hidden, outputs, bias=False)
+        draft.attention(f"{block}.self_attn", rows, hidden, knobs.num_heads, fused=True)
+        draft.linear(f"{block}.self_attn.o_proj", rows, hidden, hidden, bias=False)
+        draft.scale(f"{block}.post_attention_layernorm", rows, hidden)
+        if knobs.mixed(layer):
+            _mixture(draft, f"{block}.mlp", knobs, rows, hidden, knobs.inner, gated=True)
+        else:
+            for part in ("gate_proj", "up_proj"):
+                draft.linear(f"{block}.mlp.{part}", rows, hidden, knobs.inner, bias=False)
+            draft.linear(f"{block}.mlp.down_proj", rows, knobs.inner, hidden, bias=False)
+    draft.scale("model.norm", rows, hidden)
+    draft.linear("lm_head", rows, hidden, knobs.vocab, bias=False)
+    return draft.finish("mixtral", COUNTED)
+
+
+def _next_token(knobs: TransformerKnobs) -> Interface:
+    return Interface(Tokens(knobs.vocab, knobs.seq_len), NextToken())
+
+
+def _masked_token(knobs: TransformerKnobs) -> Interface:
+    return Interface(Tokens(knobs.vocab, knobs.seq_len), MaskedToken(knobs.vocab))
+
+
+MODELS = (
+    Model(
+        "char-moe",
+        "mixture",
+        "small GPT-2 for characters with a mixture of experts in every other block",
+        f"ours; {COUNTED}",
+        CharMoeKnobs,
+        char_moe_profile,
+        _next_token,
+        mixed=True,
+    ),
+    Model(
+        "gpt2-moe",
+        "mixture",
+        "GPT-2 small with a mixture of experts in every other block",
+        f"transformers GPT2LMHeadModel with blocks replaced; {COUNTED}",
+        Gpt2MoeKnobs,
+        gpt2_moe_profile,
+        _next_token,
+        mixed=True,
+    ),
+    Model(
+        "bert-moe",
+        "mixture",
+        "BERT-base with a mixture of experts in every other block, masked tokens only",
+        f"transformers BertForMaskedLM with blocks replaced; {COUNTED}",
+        BertMoeKnobs,
+        bert_moe_profile,
+        _masked_token,
+        mixed=True,
+    ),
+    Model(
+        "mixtral",
+        "mixture",
+        "Mixtral 8x7B: eight gated experts in every block, two a token",
+        f"Jiang et al., arXiv:2401.04088; transformers MixtralConfig; {COUNTED}",
+        MixtralKnobs,
+        mixtral_profile,
+        _next_token,
+        mixed=True,
+    ),
+)

@@ -1,0 +1,224 @@
+"""Operations inside a mixture-of-experts layer: what one crossing of the layer, forward or backward, consists of.
+
+A crossing moves a worker's rows (one a token and chosen expert, or one a slot of an expert) to the experts and back:
+order, dispatch, gather, expert, scatter, combine, restore; backward the same way from the other end. Everything between
+order and restore may be cut along *positions*: the slots of an expert where a capacity is set, the tokens of the worker
+where none is. The plan states capacity and rule; real bytes are in the record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, cast
+
+from orch.plan.buffers import Buffer, Segment
+from orch.plan.operations import Backward, Collective, Compute, Executor
+
+if TYPE_CHECKING:
+    from orch.cluster import Cluster, Span
+
+
+class Layer(Protocol):
+    """A mixture of experts as it runs in one step on this rank. Each call is one task; rows are its own affair."""
+
+    def order(self) -> None: ...
+
+    def expert(self, begin: int, end: int) -> None: ...
+
+    def restore(self) -> None: ...
+
+    def restore_backward(self) -> None: ...
+
+    def expert_backward(self, begin: int, end: int, *, last: bool) -> None: ...
+
+    def order_backward(self) -> None: ...
+
+
+class LayerExecutor(Executor, Protocol):
+    """What the tasks of a mixture ask of the runtime beyond what all operations may ask."""
+
+    def layer(self, name: str) -> Layer:
+        """Return mixture `name` as it runs in this step."""
+
+    def exchange(self, op: Rows) -> None:
+        """Launch `op` on the rows of its layer, in plan order; return at once."""
+
+
+def _layer(executor: Executor, name: str) -> Layer:
+    return cast(LayerExecutor, executor).layer(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Order(Compute):
+    """Lay a worker's tokens out as rows, expert after expert."""
+
+    kind: ClassVar[str] = "order"
+    in_layer: ClassVar[bool] = True
+
+    def run(self, executor: Executor) -> None:
+        _layer(executor, self.module).order()
+
+
+@dataclass(frozen=True, slots=True)
+class Restore(Compute):
+    """The inverse of `Order`: each token becomes the weighted sum of its rows."""
+
+    kind: ClassVar[str] = "restore"
+    in_layer: ClassVar[bool] = True
+
+    def run(self, executor: Executor) -> None:
+        _layer(executor, self.module).restore()
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreBackward(Compute):
+    """Gradients of the rows and of their weights, from those of the tokens."""
+
+    kind: ClassVar[str] = "restore_backward"
+    in_layer: ClassVar[bool] = True
+
+    def run(self, executor: Executor) -> None:
+        _layer(executor, self.module).restore_backward()
+
+
+@dataclass(frozen=True, slots=True)
+class OrderBackward(Compute):
+    """Each token's gradient is the sum of those of its rows."""
+
+    kind: ClassVar[str] = "order_backward"
+    in_layer: ClassVar[bool] = True
+
+    def run(self, executor: Executor) -> None:
+        _layer(executor, self.module).order_backward()
+
+
+def _chunk_s(op: Expert | ExpertBackward, cluster: Cluster) -> float:
+    """Seconds of a chunk: every product starts up again, the rest is shared out by positions."""
+    start_up = op.products * cluster.device.launch_s
+    share = (op.end - op.begin) / op.positions
+    if op.seconds is not None:
+        # Measured whole, start-ups included; of those a chunk pays all.
+        seconds: float = op.seconds * share + start_up * (1.0 - share)
+        return seconds
+    seconds = start_up + share * cluster.device.compute_s(op.flops, op.moved_bytes, op.dtype)
+    return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Expert(Compute):
+    """The experts of this rank, over the rows at positions `begin` to `end` of every worker they came from.
+
+    `flops`, `moved_bytes` and `seconds` are those of all `positions`; `products` counts the matrix products that start.
+    """
+
+    kind: ClassVar[str] = "expert"
+    in_layer: ClassVar[bool] = True
+    positions: int = 1
+    begin: int = 0
+    end: int = 1
+    products: int = 2
+
+    def cost_s(self, cluster: Cluster, span: Span) -> float:
+        return _chunk_s(self, cluster)
+
+    def cut(self, begin: int, end: int, *, last: bool) -> Expert:
+        """Return the share of positions `begin` to `end`."""
+        return replace(self, begin=begin, end=end)
+
+    def run(self, executor: Executor) -> None:
+        _layer(executor, self.module).expert(self.begin, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertBackward(Backward):
+    """Backward of `Expert`. The gradients of the experts' own parameters, `ready`, exist after the last chunk."""
+
+    kind: ClassVar[str] = "expert_backward"
+    in_layer: ClassVar[bool] = True
+    positions: int = 1
+    begin: int = 0
+    end: int = 1
+    products: int = 4
+
+    def cost_s(self, cluster: Cluster, span: Span) -> float:
+        return _chunk_s(self, cluster)
+
+    def cut(self, begin: int, end: int, *, last: bool) -> ExpertBackward:
+        """Return the share of positions `begin` to `end`; the `last` chunk makes the gradients."""
+        return replace(self, begin=begin, end=end, ready=self.ready if last else ())
+
+    def run(self, executor: Executor) -> None:
+        _layer(executor, self.module).expert_backward(self.begin, self.end, last=bool(self.ready))
+
+
+@dataclass(frozen=True, slots=True)
+class Rows(Collective):
+    """Base of what moves rows of a layer between ranks: those at positions `begin` to `end` of `positions`.
+
+    `ragged`: how many rows go where depends on the data. Then `nbytes` is what the rule says of a balanced layer: exact
+    for what a worker hands over on the way to the experts, an expectation on the way back.
+    """
+
+    in_layer: ClassVar[bool] = True
+    module: str = ""
+    part: str = ""
+    positions: int = 1
+    begin: int = 0
+    end: int = 1
+    ragged: bool = False
+
+    @staticmethod
+    def buffer_of(name: str, numel: int, dtype: str) -> Buffer:
+        """Return the payload of `numel` items; it serves no gradient."""
+        return Buffer(name, (Segment(name, numel, dtype, ""),))
+
+    def cut(self, begin: int, end: int, *, name: str) -> Self:
+        """Return the share of positions `begin` to `end`, under a name of its own."""
+        (whole,) = self.buffer.segments
+        numel = whole.numel // self.positions * (end - begin)
+        return replace(self, buffer=Rows.buffer_of(name, numel, whole.dtype), begin=begin, end=end)
+
+    def run(self, executor: Executor) -> None:
+        cast(LayerExecutor, executor).exchange(self)
+
+
+@dataclass(frozen=True, slots=True)
+class AllToAll(Rows):
+    """Each rank hands every other rank of the group the rows that are meant for it."""
+
+    kind: ClassVar[str] = "all_to_all"
+
+    def seconds_for(self, nbytes: float, cluster: Cluster, span: Span) -> float:
+        seconds: float = cluster.all_to_all_s(nbytes, span)
+        return seconds
+
+    def wire_bytes(self, span: Span) -> float:
+        return (span.size - 1) / span.size * self.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class GatherRows(Rows):
+    """Every rank of the group ends with the rows of all: the ranks that share each expert see the same rows."""
+
+    kind: ClassVar[str] = "gather_rows"
+
+    def seconds_for(self, nbytes: float, cluster: Cluster, span: Span) -> float:
+        seconds: float = cluster.all_gather_s(nbytes * span.size, span)
+        return seconds
+
+    def wire_bytes(self, span: Span) -> float:
+        return float((span.size - 1) * self.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterRows(Rows):
+    """The inverse: what the ranks that share an expert computed is added up, and each keeps its own rows."""
+
+    kind: ClassVar[str] = "scatter_rows"
+
+    def seconds_for(self, nbytes: float, cluster: Cluster, span: Span) -> float:
+        seconds: float = cluster.reduce_scatter_s(nbytes, span)
+        return seconds
+
+    def wire_bytes(self, span: Span) -> float:
+        return (span.size - 1) / span.size * self.nbytes

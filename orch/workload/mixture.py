@@ -1,0 +1,237 @@
+"""Training of a model with mixture-of-experts layers: its experts are spread over ranks, all else is replicated.
+
+The plain plan sends a layer's rows to the experts and back in one piece, forward and backward, and every gradient as
+soon as it exists: to all ranks, or for an expert to those that hold it as well. Schedules cut and move from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from orch.models.profile import Mixture, Module, Profile, Tensor
+from orch.plan import (
+    COMPUTE,
+    COUNTS,
+    ITEM_SIZE,
+    NET,
+    AllToAll,
+    Expert,
+    ExpertBackward,
+    GatherRows,
+    Order,
+    OrderBackward,
+    Plan,
+    Restore,
+    RestoreBackward,
+    Rows,
+    ScatterRows,
+    Step,
+    Task,
+    Update,
+)
+from orch.workload.data_parallel import (
+    BACKWARD_BYTES_PER_ELEMENT,
+    FORWARD_BYTES_PER_ELEMENT,
+    backward_parts,
+    backward_task,
+    forward_task,
+    gradient_send,
+)
+from orch.workload.layout import EXPERTS, REPLICAS, SLICES, Layout
+
+INTRA = "net.intra"
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    """What the tasks of one plan have in common."""
+
+    layout: Layout
+    batch: int
+    precision: str
+    gradient_dtype: str
+
+
+def mixture_training(
+    profile: Profile,
+    layout: Layout,
+    batch: int,
+    *,
+    precision: str = "fp32",
+    gradient_dtype: str = "fp32",
+    update_s: float | None = None,
+) -> Plan:
+    """Return the plain plan of one step of `profile` with `batch` samples a worker; see `data_parallel` for the rest.
+
+    `profile` is that of the whole model: experts are spread here, and all ranks are taken to get equally many rows.
+    Raises OrchError (E412) when the experts cannot be spread evenly.
+    """
+    drawing = _Drawing(layout, batch, precision, gradient_dtype)
+    local = profile.spread(layout.experts, layout.slices)
+    by_part = {mixture.experts_module: mixture for mixture in profile.mixtures}
+    tasks: list[Task] = []
+    for module in local.modules:
+        mixture = by_part.get(module.name)
+        tasks += [forward_task(module, batch, precision)] if mixture is None else _forward(drawing, mixture, module)
+    own = [tensor.name for tensor in local.tensors if tensor.modules[0] in by_part and tensor.name in local.ready_order]
+    sends: list[Task] = []
+    for task in _backward(drawing, local, by_part):
+        tasks.append(task)
+        for tensor in task.op.tensors:
+            group = REPLICAS if tensor in own else "world"
+            if (layout.replicas if tensor in own else layout.world_size) > 1:
+                send = gradient_send(tensor, local.tensor(tensor).numel, task.name, gradient_dtype)
+                sends.append(send if group == "world" else Task(send.name, send.op, NET, send.after, group=group))
+    # A gradient waits for no row: what brings rows back is on the way to the next layer.
+    tasks = _sends_behind_rows(tasks, sends)
+    tasks += _updates(local, own if layout.world_size > 1 and layout.replicas == 1 else [], sends, update_s)
+    world = range(layout.world_size)
+    return Plan(profile.name, layout.world_size, (Step(tuple(tasks)),), {"all": world}, layout.groups())
+
+
+def _sends_behind_rows(tasks: list[Task], sends: list[Task]) -> list[Task]:
+    """Return the tasks with every gradient's send behind its backward task; an expert's behind its layer's last rows."""
+    waiting: dict[str, list[Task]] = {}
+    for send in sends:
+        waiting.setdefault(send.after[0], []).append(send)
+    result: list[Task] = []
+    held: list[Task] = []
+    for task in tasks:
+        result.append(task)
+        if isinstance(task.op, ExpertBackward):
+            held = waiting.get(task.name, [])
+            continue
+        if held and isinstance(task.op, OrderBackward):
+            result[-1:] = [*held, task]
+            held = []
+        result += waiting.get(task.name, [])
+    return result
+
+
+def _updates(profile: Profile, alone: list[str], sends: list[Task], update_s: float | None) -> Iterator[Task]:
+    """Yield the optimiser's work: on what was sent once all has arrived, on experts that only one rank holds before."""
+    numel = {name: profile.tensor(name).numel for name in profile.ready_order}
+    whole = Update(profile.ready_order, sum(numel.values()), seconds=update_s)
+    if alone:
+        yield Task("update.experts", whole.of(tuple(alone), sum(numel[name] for name in alone)))
+        rest = tuple(name for name in profile.ready_order if name not in set(alone))
+        whole = whole.of(rest, sum(numel[name] for name in rest))
+    yield Task("update", whole, COMPUTE, tuple(send.name for send in sends))
+
+
+def _rows(drawing: _Drawing, mixture: Mixture) -> tuple[int, int]:
+    """Return positions and rows of one worker."""
+    positions = mixture.positions(mixture.tokens * drawing.batch)
+    return positions, positions * mixture.rows_per_position
+
+
+def _moved(drawing: _Drawing, mixture: Mixture, passes: int) -> float:
+    """Bytes that laying tokens out as rows, or adding rows up, moves: each is read and written `passes` times."""
+    _, rows = _rows(drawing, mixture)
+    return float(ITEM_SIZE[drawing.precision] * mixture.hidden * passes * (rows + mixture.tokens * drawing.batch))
+
+
+def _exchange(drawing: _Drawing, mixture: Mixture, part: str, after: tuple[str, ...]) -> list[Task]:
+    """Return the task that moves all rows between the ranks of a block, none where one rank holds all experts."""
+    if drawing.layout.experts == 1:
+        return []
+    return [_move(drawing, mixture, AllToAll, part, after, NET, EXPERTS, 1)]
+
+
+def _share(drawing: _Drawing, mixture: Mixture, kind: type[Rows], part: str, after: tuple[str, ...]) -> list[Task]:
+    """Return the task that gathers rows, or scatters them, among the ranks that share each expert."""
+    slices = drawing.layout.slices
+    if slices == 1:
+        return []
+    # Where no rows cross nodes there is one network only.
+    stream = INTRA if drawing.layout.experts > 1 else NET
+    return [_move(drawing, mixture, kind, part, after, stream, SLICES, slices if kind is ScatterRows else 1)]
+
+
+def _move(
+    drawing: _Drawing,
+    mixture: Mixture,
+    kind: type[Rows],
+    part: str,
+    after: tuple[str, ...],
+    stream: str,
+    group: str,
+    times: int,
+) -> Task:
+    name = f"{part}.{mixture.name}"
+    positions, rows = _rows(drawing, mixture)
+    buffer = Rows.buffer_of(name, rows * mixture.hidden * times, drawing.precision)
+    op = kind(buffer, mixture.name, part, positions, 0, positions, mixture.capacity_factor is None)
+    return Task(name, op, stream, after, group=group)
+
+
+def _forward(drawing: _Drawing, mixture: Mixture, module: Module) -> Iterator[Task]:
+    name, precision = mixture.name, drawing.precision
+    measured = 0.0 if module.forward_s is not None else None
+    positions, _ = _rows(drawing, mixture)
+    yield Task(f"order.{name}", Order(name, 0.0, _moved(drawing, mixture, 1), precision, measured))
+    after: tuple[str, ...] = (f"order.{name}",)
+    if drawing.layout.experts > 1 and mixture.capacity_factor is None:
+        counts = Rows.buffer_of(f"{COUNTS}.{name}", mixture.experts, "int64")
+        yield Task(f"{COUNTS}.{name}", AllToAll(counts, name, COUNTS), NET, after, group=EXPERTS)
+        after = (*after, f"{COUNTS}.{name}")
+    stages = [*_exchange(drawing, mixture, "dispatch", after)]
+    stages += _share(drawing, mixture, GatherRows, "gather", _last(stages, after))
+    moved = FORWARD_BYTES_PER_ELEMENT * module.activation_elements * drawing.batch
+    op = Expert(name, module.flops * drawing.batch, moved, precision, module.forward_s,
+                positions, 0, positions, mixture.products)  # fmt: skip
+    stages.append(Task(f"expert.{name}", op, COMPUTE, _last(stages, after)))
+    stages += _share(drawing, mixture, ScatterRows, "scatter", _last(stages, after))
+    stages += _exchange(drawing, mixture, "combine", _last(stages, after))
+    yield from stages
+    yield Task(f"restore.{name}", Restore(name, 0.0, _moved(drawing, mixture, 1), precision, measured),
+               COMPUTE, _last(stages, after))  # fmt: skip
+
+
+def _crossed_back(drawing: _Drawing, mixture: Mixture, module: Module, ready: tuple[str, ...]) -> Iterator[Task]:
+    name, precision = mixture.name, drawing.precision
+    measured = 0.0 if module.backward_s is not None else None
+    positions, _ = _rows(drawing, mixture)
+    moved = _moved(drawing, mixture, 2)
+    yield Task(f"restore_backward.{name}", RestoreBackward(name, 0.0, moved, precision, measured))
+    after = (f"restore_backward.{name}",)
+    stages = [*_exchange(drawing, mixture, "combine_backward", after)]
+    stages += _share(drawing, mixture, GatherRows, "gather_backward", _last(stages, after))
+    moved = BACKWARD_BYTES_PER_ELEMENT * module.activation_elements * drawing.batch
+    op = ExpertBackward(name, module.backward_flops * drawing.batch, moved, precision, module.backward_s, ready,
+                        positions, 0, positions, 2 * mixture.products)  # fmt: skip
+    stages.append(Task(f"expert_backward.{name}", op, COMPUTE, _last(stages, after)))
+    stages += _share(drawing, mixture, ScatterRows, "scatter_backward", _last(stages, after))
+    stages += _exchange(drawing, mixture, "dispatch_backward", _last(stages, after))
+    yield from stages
+    yield Task(f"order_backward.{name}", OrderBackward(name, 0.0, _moved(drawing, mixture, 1), precision, measured),
+               COMPUTE, _last(stages, after))  # fmt: skip
+
+
+def _last(stages: list[Task], first: tuple[str, ...]) -> tuple[str, ...]:
+    return (stages[-1].name,) if stages else first
+
+
+def _backward(drawing: _Drawing, profile: Profile, mixtures: dict[str, Mixture]) -> Iterator[Task]:
+    """Yield the backward tasks, each mixture's in place of the part that its experts take."""
+    batch, precision = drawing.batch, drawing.precision
+    own: dict[str, list[str]] = {}
+    for name in profile.ready_order:
+        owner = profile.tensor(name).modules[0]
+        if owner in mixtures:
+            own.setdefault(owner, []).append(name)
+    for name, modules, tensors in backward_parts(profile):
+        left: list[Module] = []
+        crossed = 0
+        for module in modules:
+            if module.name not in mixtures:
+                left.append(module)
+                continue
+            if left:
+                yield backward_task(f"{name}.before{crossed or ''}", tuple(left), (), batch, precision)
+            yield from _crossed_back(drawing, mixtures[module.name], module, tuple(own.get(module.name, ())))
+            left, crossed = [], crossed + 1
+        rest: tuple[Tensor, ...] = tuple(tensor for tensor in tensors if tensor.modules[0] not in mixtures)
+        if left or rest:
+            yield backward_task(name, tuple(left), rest, batch, precision)

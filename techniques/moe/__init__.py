@@ -1,0 +1,1 @@
+"""Schedules of mixture-of-experts layers."""

@@ -1,0 +1,24 @@
+"""Naive: nothing runs beside anything, and gradients come after all of backward."""
+
+import pytest
+
+from orch.plan import AllReduce, AllToAll, Expert, check
+from orch.simulate import simulate
+from orch.testing import mixture, small
+from orch.workload import Layout, mixture_training
+from techniques.moe import naive_moe, pipemoe
+
+
+def test_gradients_are_sent_after_backward_and_layers_stay_whole():
+    model = mixture.layers(2)
+    where = mixture.cluster(4, alpha_s=1.0, all_reduce=(0.5, 0.0), rate_flops=1e3)
+    plain = mixture_training(model, Layout(4, 4), 1)
+    context = small.context(model, where)
+    plan = check(naive_moe.rewrite(plain, context, naive_moe.Config()), finished=True)
+    net = plan.steps[0].stream("net.inter")
+    kinds = [type(task.op) for task in net]
+    assert kinds == sorted(kinds, key=[AllToAll, AllReduce].index)
+    assert len(plan.steps[0].of(Expert)) == 2
+    serial = sum(span.end_s - span.start_s for span in simulate(plan, where).spans(0))
+    assert simulate(plan, where).step_time_s == pytest.approx(serial)
+    assert simulate(pipemoe.rewrite(plan, context, pipemoe.Config()), where).step_time_s <= serial * (1 + 1e-9)
