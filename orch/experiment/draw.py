@@ -12,8 +12,8 @@ MARKS = {
     "gather_rows": "G", "scatter_rows": "S",
 }  # fmt: skip
 LEGEND = (
-    "F forward, B backward, E experts, U update, c other computing, 0-9a-z bucket of a collective, X rows to or from experts "
-    "(G, S: shared, added up inside a node), . idle: what fills most of a column"
+    "F forward, B backward, U update, c other computing, 0-9a-z bucket of a collective, . idle: what fills most of a column\n"
+    "E experts of a mixture, X rows on their way to them or back, G, S rows shared and added up inside a node"
 )
 
 
