@@ -24,11 +24,11 @@ __all__ = ["HashStore", "PrefixStore", "ProcessGroup", "join_store", "make_group
 TIMEOUT = datetime.timedelta(hours=1)
 
 
-def open_store(host: str) -> tuple[TCPStore, int]:
-    """Return a store that serves on `host`, and its port. The kernel picks the port, and keeps it while we hold it."""
+def open_store(host: str, port: int = 0) -> tuple[TCPStore, int]:
+    """Return a store that serves on `host`, and its port. For 0 the kernel picks one, and keeps it while we hold it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.bind((host, 0))
+    listener.bind((host, port))
     listener.listen(1024)
     port = listener.getsockname()[1]
     store = TCPStore(

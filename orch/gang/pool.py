@@ -23,6 +23,7 @@ from orch.gang.local_workers import LocalWorkers, Workers
 from orch.gang.ray_session import RaySession
 from orch.gang.torchrun import TorchrunSession
 from orch.gang.worker import Spec
+from orch.track import settings
 
 MAKERS = ("inline", "processes", "local", "torchrun")
 _ADDRESS = re.compile(r"(?:ray://)?(?:\[[0-9a-fA-F:]+\]|[\w.-]+):(\d{1,5})|ray://[\w.-]+")
@@ -38,9 +39,14 @@ class _Key:
     device: str
     env: tuple[tuple[str, str], ...]
     per_node: int | None
+    interface: str
 
     def specs(self) -> list[Spec]:
-        return [Spec(rank, self.size, self.threads, self.device, env=dict(self.env)) for rank in range(self.size)]
+        env = dict(self.env)
+        return [
+            Spec(rank, self.size, self.threads, self.device, interface=self.interface, env=env)
+            for rank in range(self.size)
+        ]
 
 
 def make_gang(
@@ -59,6 +65,7 @@ def make_gang(
     (`HOST:PORT`, `ray://HOST:PORT`), or `torchrun` (the world this process was started in). `threads`: of torch in each
     worker. `device`: `cpu` or `cuda` (a GPU for each worker). `log_dir`: gets `rank0.log` and so on (output is dropped
     if None). `env`: added to the workers' environment. `per_node`: on a cluster, exactly so many workers on a node.
+    Workers of several machines meet on the interface that `ORCH_INTERFACE` names.
 
     OrchError: what was asked for does not exist or can never fit; said before anything starts. RunError: a worker died
     on the way, or the cluster's resources stayed taken.
@@ -66,7 +73,9 @@ def make_gang(
     notes = refuse_or_note(on, size, device)
     if on == "inline":
         return InlineGang(threads, "cuda:0" if device == "cuda" else "cpu")
-    key = _Key(on, size, threads, device, tuple(sorted((env or {}).items())), per_node if on not in MAKERS else None)
+    per_node = per_node if on not in MAKERS else None
+    interface = "" if on in ("processes", "local") else settings.interface()
+    key = _Key(on, size, threads, device, tuple(sorted((env or {}).items())), per_node, interface)
     return _POOL.gang(key, log_dir, notes)
 
 

@@ -10,6 +10,7 @@ import secrets
 import tempfile
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 from orch.errors import RunError
 from orch.gang import system
@@ -20,7 +21,7 @@ from orch.gang.ray_lean import lean_start
 LOGICAL_CPUS = 1024
 _PREFIX = "orch-ray-"
 _OBJECT_STORE_BYTES = 100 << 20
-_LONGEST_TEMP = 17  # Ray's sockets below it get paths 90 longer (process ids of 7 digits), and 107 is the most
+_LONGEST_TEMP = 15  # Ray's sockets below it get paths 92 longer (process ids of 7 digits), and 107 is the most
 
 
 class LocalRay:
@@ -28,6 +29,7 @@ class LocalRay:
 
     def __init__(self, num_gpus: int = 0) -> None:
         _remove_stale()
+        # Readable by this user only. Ray makes its own directory open to all, sockets included, so it gets one inside.
         self.directory = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_temp_root())
         self.tag = os.path.basename(self.directory)
         self._promise = JANITOR.guard(tag=self.tag, directory=self.directory)
@@ -50,18 +52,19 @@ class LocalRay:
             "logging_level": logging.ERROR,
             "object_store_memory": _OBJECT_STORE_BYTES,
             "_node_ip_address": "127.0.0.1",
-            "_temp_dir": self.directory,
+            "_temp_dir": os.path.join(self.directory, "r"),
         }
         logging.getLogger("ray").setLevel(logging.ERROR)
         try:
-            with lean_start():
+            with _on_loopback(), lean_start():
                 ray.init(num_cpus=LOGICAL_CPUS, _system_config={"enable_metrics_collection": False}, **options)
             return True
         except Exception:  # noqa: BLE001 - another version of Ray: start it as its authors meant it
             ray.shutdown()
             sweep(self.tag, "")
         try:
-            ray.init(num_cpus=max(os.cpu_count() or 1, 16), **options)
+            with _on_loopback():
+                ray.init(num_cpus=max(os.cpu_count() or 1, 16), **options)
         except Exception as error:
             text = str(error).strip().splitlines()
             raise RunError(
@@ -90,6 +93,17 @@ class LocalRay:
                 sweep(self.tag, self.directory)
                 JANITOR.release(self._promise)
                 _read_environment_again()
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Keep the address 127.0.0.1 for the time of a start: Ray replaces it by the machine's own, and then its servers
+    listen on every interface.
+    """
+    with contextlib.ExitStack() as patches:
+        with contextlib.suppress(AttributeError):  # another version of Ray: a token still keeps others out
+            patches.enter_context(mock.patch("ray._private.services.resolve_ip_for_localhost", lambda host: host))
+        yield
 
 
 @contextlib.contextmanager

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from orch.errors import OrchError, RunError
-from orch.gang import fork_server, machine
+from orch.gang import fork_server, interfaces, machine
 from orch.gang.host import Address, Host, Reply
 from orch.gang.remote_workers import ASK_S, HostLostError, RemoteWorkers
 from orch.gang.worker import SPOOL, Spec
@@ -37,7 +37,10 @@ class RayHost(Host):
     """The host as a Ray actor: takes its GPUs from Ray, and says where it is."""
 
     def start(self, crew: int, specs: Sequence[Spec]) -> None:
-        """Make the workers of `specs` on the GPUs that Ray gave this actor: see Host."""
+        """Make the workers of `specs` on the GPUs that Ray gave this actor, on the interface they name: see Host."""
+        if specs[0].interface:
+            here = interfaces.address_of(specs[0].interface)
+            specs = [replace(spec, host=here) for spec in specs]
         super().start(crew, machine.split_gpus(specs, os.environ.get("CUDA_VISIBLE_DEVICES")))
 
     def where(self) -> str:
@@ -129,6 +132,8 @@ class Placement:
             for link in links:
                 link.settle()
         except (HostLostError, RayError) as error:
+            if isinstance(error, RayTaskError) and isinstance(error.cause, OrchError):
+                raise error.cause from None
             raise RunError(f"a host of the gang could not start: {_first_line(error)}", code="E723") from error
         return RayWorkers(self, links, done)
 

@@ -2,29 +2,34 @@
 
 Every process of that world runs the same command. Rank 0 is the driver; the others serve it until it is done
 (`serve_other_ranks`). Each of them, rank 0 included, keeps one host with one worker, and rank 0 talks to the hosts over
-sockets whose port the kernel picks; it is passed on in the store that torchrun itself runs.
+sockets whose port the kernel picks; it is passed on in the store that torchrun itself runs. Whoever connects must know a
+secret: `ORCH_SECRET` if it is set, on one machine a file that only this user can read, otherwise what the store holds.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import secrets
 import socket
+import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, wait
 from typing import Any
 
 from orch.errors import OrchError, RunError
-from orch.gang import machine
+from orch.gang import interfaces, machine
 from orch.gang.host import Address, Host, Reply
 from orch.gang.remote_workers import ASK_S, HostLostError, RemoteWorkers
 from orch.gang.worker import SPOOL, Spec
+from orch.track import settings
 
-_KEY = "orch/driver"
+_STORE_KEY = "orch/driver"
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _JOIN_S = 120.0
 
@@ -34,8 +39,12 @@ def serve_other_ranks(environ: Mapping[str, str] = os.environ) -> bool:
     rank, _ = _world(environ)
     if rank == 0:
         return False
-    driver = json.loads(_store().get(_KEY))
-    connection = Client((driver["host"], driver["port"]), authkey=bytes.fromhex(driver["authkey"]))
+    driver = json.loads(_store(environ).get(_STORE_KEY))
+    try:
+        connection = Client((driver["host"], driver["port"]), authkey=_authkey(driver, environ))
+    except (AuthenticationError, EOFError) as error:
+        text = f"rank 0 does not let rank {rank} in: they do not share the same {settings.SECRET_VARIABLE}"
+        raise OrchError(text, code="E725", hint="export it before torchrun or srun on every machine") from error
     connection.send((rank, machine.identity()))
     _serve(connection, environ)
     return True
@@ -74,14 +83,17 @@ class TorchrunSession:
             connection.close()
 
     def _gather(self, environ: Mapping[str, str]) -> None:
-        one_machine = environ.get("LOCAL_WORLD_SIZE") == environ["WORLD_SIZE"]
-        host = "127.0.0.1" if one_machine else environ["MASTER_ADDR"]
-        key = secrets.token_bytes(32)
-        with Listener(("127.0.0.1" if one_machine else "", 0), backlog=self.size, authkey=key) as listener:
+        host, store = (
+            _own_host(environ),
+            _store(environ),
+        )  # held until all are here: it may be this process that serves it
+        with (
+            _invitation(environ) as invitation,
+            Listener((host, 0), backlog=self.size, authkey=_authkey(invitation, environ)) as listener,
+        ):
             # The listener's own time-out, so that a rank that never comes is an error and not a hang.
             listener._listener._socket.settimeout(_JOIN_S)  # type: ignore[attr-defined]
-            port = listener.address[1]
-            _store().set(_KEY, json.dumps({"host": host, "port": port, "authkey": key.hex()}))
+            store.set(_STORE_KEY, json.dumps(invitation | {"host": host, "port": listener.address[1]}))
             while len(self._connections) < self.size:
                 try:
                     connection = listener.accept()
@@ -89,6 +101,8 @@ class TorchrunSession:
                     missing = sorted(set(range(self.size)) - set(self._connections))
                     text = f"ranks {', '.join(map(str, missing))} of {self.size} did not join within {_JOIN_S:.0f} s"
                     raise RunError(text, code="E725", hint="did every node start the same command?") from error
+                except (AuthenticationError, EOFError, ConnectionError):
+                    continue  # a stranger, or somebody who looks for open ports
                 rank, where = connection.recv()
                 self._connections[rank] = connection
                 self._shares_disk[rank] = where == machine.identity()
@@ -182,11 +196,42 @@ def _placed(spec: Spec, environ: Mapping[str, str]) -> Spec:
         index = int(environ.get("LOCAL_RANK", "0"))
         env = {**spec.env, "CUDA_VISIBLE_DEVICES": visible[index] if index < len(visible) else str(index)}
         spec = replace(spec, device="cuda:0", env=env)
-    if environ.get("LOCAL_WORLD_SIZE") == environ["WORLD_SIZE"]:
-        return replace(spec, host="127.0.0.1")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing: only asks which way it would go
-        probe.connect((environ["MASTER_ADDR"], int(environ["MASTER_PORT"])))
-        return replace(spec, host=probe.getsockname()[0])
+    return replace(spec, host=_own_host(environ))
+
+
+def _one_machine(environ: Mapping[str, str]) -> bool:
+    return environ.get("LOCAL_WORLD_SIZE") == environ["WORLD_SIZE"]
+
+
+def _own_host(environ: Mapping[str, str]) -> str:
+    """Return this machine's address for the other ranks: of the interface that was asked for, else towards rank 0."""
+    if names := settings.interface(environ):
+        return interfaces.address_of(names)
+    return "127.0.0.1" if _one_machine(environ) else interfaces.own_address(environ["MASTER_ADDR"])
+
+
+@contextlib.contextmanager
+def _invitation(environ: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield what the store tells the other ranks, who make the key from it and from what only they know."""
+    told: dict[str, Any] = {"nonce": secrets.token_hex(32)}
+    if settings.secret(environ) or not _one_machine(environ):
+        yield told
+        return
+    descriptor, path = tempfile.mkstemp(prefix="orch-key-")  # readable by this user only
+    try:
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(32))
+        yield told | {"file": path}
+    finally:
+        os.unlink(path)
+
+
+def _authkey(told: Mapping[str, Any], environ: Mapping[str, str]) -> bytes:
+    known = settings.secret(environ)
+    if "file" in told:
+        with open(told["file"], encoding="ascii") as file:
+            known = file.read()
+    return hashlib.sha256(f"{told['nonce']} {known}".encode()).digest()
 
 
 def _world(environ: Mapping[str, str]) -> tuple[int, int]:
@@ -200,9 +245,16 @@ def _world(environ: Mapping[str, str]) -> tuple[int, int]:
         raise OrchError(f"RANK and WORLD_SIZE must be numbers: {error}", code="E725") from error
 
 
-def _store() -> Any:
-    """Return a client of the store that torchrun runs (or, under plain srun, rank 0's at the same address)."""
+def _store(environ: Mapping[str, str]) -> Any:
+    """Return a client of the store that torchrun runs. Under plain srun there is none: rank 0 opens it, at its own address
+    and not at all of them, as torch would.
+    """
     from torch.distributed.rendezvous import rendezvous
 
-    store, _, _ = next(rendezvous("env://"))
-    return store
+    if environ["RANK"] != "0" or environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or environ["WORLD_SIZE"] == "1":
+        store, _, _ = next(rendezvous("env://"))
+        return store
+    from orch.gang import groups
+
+    host = environ["MASTER_ADDR"]
+    return groups.open_store(host, int(environ["MASTER_PORT"]))[0]

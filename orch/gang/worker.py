@@ -37,13 +37,16 @@ SPOOL = Spool.SPOOL
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What a worker is from birth to death. `host`: its address for collectives. `device`: `cpu` or `cuda:0`."""
+    """What a worker is from birth to death. `host`: its address for collectives, `interface`: the one that
+    was asked for by name. `device`: `cpu` or `cuda:0`.
+    """
 
     rank: int
     world_size: int
     threads: int
     device: str = "cpu"
     host: str = "127.0.0.1"
+    interface: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -140,6 +143,8 @@ def serve(spec: Spec, connection_descriptor: int, progress_descriptor: int, spoo
     system.set_title(f"orch rank {spec.rank} of {spec.world_size}")
     connection = Connection(connection_descriptor)
     os.environ.update(spec.env)
+    if spec.interface:
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", spec.interface)
     limit_threads(spec.threads)
     faulthandler.enable()
     outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()

@@ -112,6 +112,9 @@ class PythonModel:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     where: Position | None = None
     root: str | None = None  # the project's folder, if the module lies there
+    listed: bool = (
+        True  # by the project file: the user's own code. Otherwise it is installed, and its calls are guarded
+    )
 
     runs = True
     interface = None
@@ -231,8 +234,8 @@ def choose(
         chosen = model(use, where)
         return NamedModel(chosen, validated(chosen.knobs, arguments, "model", where))
     if python is not None:
-        found = _allow(python, listed, root, where)
-        return PythonModel(python, dict(arguments), where, found)
+        is_listed, found = _allow(python, listed, root, where)
+        return PythonModel(python, dict(arguments), where, found, is_listed)
     if profile is None:
         raise OrchError("model names nothing", code="E420", where=where, hint="give use, python or profile")
     if arguments:
@@ -267,9 +270,9 @@ def check_pair(chosen: ChosenModel, data: ChosenData, where: Position | None = N
         refuse_mismatch(chosen.name, chosen.interface, data.name, data.gives(chosen.interface), where)
 
 
-def _allow(path: str, listed: Collection[str], root: Path | None, where: Position | None) -> str | None:
-    """Refuse code that is neither installed nor listed, and paths that are none; imports nothing. Returns the folder
-    that must be importable, if it is the project's.
+def _allow(path: str, listed: Collection[str], root: Path | None, where: Position | None) -> tuple[bool, str | None]:
+    """Refuse code that is neither installed nor listed, and paths that are none; imports nothing. Returns whether it is
+    listed, and the folder that must be importable, if it is the project's.
     """
     from importlib.machinery import PathFinder
 
@@ -279,7 +282,7 @@ def _allow(path: str, listed: Collection[str], root: Path | None, where: Positio
     top = module.partition(".")[0]
     is_listed = any(module == name or module.startswith(f"{name}.") for name in listed)
     if is_listed and root is not None and PathFinder.find_spec(top, [str(root)]) is not None:
-        return str(root)
+        return True, str(root)
     spec = PathFinder.find_spec(top, sys.path)
     if spec is None:
         raise OrchError(f"there is no module '{top}'", code="E424", where=where, hint=f"install it, or list {module}")
@@ -287,7 +290,7 @@ def _allow(path: str, listed: Collection[str], root: Path | None, where: Positio
         hint = f'write techniques = ["{module}"] in orch.toml, or install it'
         message = f"module '{module}' is neither installed nor listed, so a recipe may not run it"
         raise OrchError(message, code="E424", where=where, hint=hint)
-    return None
+    return is_listed, None
 
 
 def _installed(top: str, places: list[str]) -> bool:

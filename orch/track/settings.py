@@ -1,17 +1,22 @@
-"""Where runs and their index live: arguments first, then two environment variables, read here and nowhere else.
+"""What a user sets by environment variables: read here and nowhere else, and an argument always wins.
 
 `ORCH_RUNS` names the directory of runs (default `./runs`). `MLFLOW_TRACKING_URI`, MLflow's own variable, names another
 index (an http server, another database); without it the index is a sqlite file inside the directory of runs.
+`ORCH_INTERFACE` names the network interface that workers of several machines meet on. `ORCH_SECRET` is what the ranks of
+a world of torchrun or srun must know to be let in.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 RUNS_VARIABLE = "ORCH_RUNS"
 STORE_VARIABLE = "MLFLOW_TRACKING_URI"
+INTERFACE_VARIABLE = "ORCH_INTERFACE"
+SECRET_VARIABLE = "ORCH_SECRET"
 _SQLITE = "sqlite:///"
 
 
@@ -56,3 +61,13 @@ def store_of(root: Path, uri: str | None = None) -> Store:
     if chosen.startswith(_SQLITE):  # a relative path means the directory of whoever wrote it
         chosen = _SQLITE + str(Path(chosen.removeprefix(_SQLITE)).absolute())
     return Store(chosen, index_dir, local=False)
+
+
+def interface(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the interface for workers of several machines: one name or several, the first that is there counts."""
+    return environ.get(INTERFACE_VARIABLE, "").strip()
+
+
+def secret(environ: Mapping[str, str] = os.environ) -> str:
+    """Return what the ranks of one world share and nobody else knows; empty if they share nothing."""
+    return environ.get(SECRET_VARIABLE, "")

@@ -10,7 +10,7 @@ import pytest
 
 import orch.doctor
 from orch.doctor import Finding, Leftover, Report, State, Way
-from orch.gang import ray_local
+from orch.gang import emulate_leftovers, ray_local
 
 REPORT = Report(
     "node7, Linux 6.1 x86_64",
@@ -26,6 +26,7 @@ REPORT = Report(
 def examined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Look at a machine of paper, without sessions of Ray."""
     monkeypatch.setattr(orch.doctor, "examine", lambda runs: REPORT)
+    monkeypatch.setattr(emulate_leftovers, "leftovers", list)
     monkeypatch.setattr(ray_local, "_temp_root", lambda: str(tmp_path))
 
 

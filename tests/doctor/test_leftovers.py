@@ -12,9 +12,17 @@ import pytest
 
 from orch.doctor import leftovers, remove
 from orch.doctor.leftovers import Leftover
-from orch.gang import ray_local
+from orch.gang import emulate_leftovers, ray_local
 from orch.track import directory, state
 from orch.track.directory import Facts
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch: pytest.MonkeyPatch) -> list[emulate_leftovers.Leftover]:
+    """What is left of emulated clusters: nothing of anybody else's."""
+    found: list[emulate_leftovers.Leftover] = []
+    monkeypatch.setattr(emulate_leftovers, "leftovers", lambda: found)
+    return found
 
 
 def gone_pid() -> int:
@@ -71,3 +79,24 @@ def test_what_resists_is_told_with_its_reason() -> None:
 
     one = Leftover("Ray session", "x", refuse)
     assert remove([one]) == [(one, "Permission denied")]
+
+
+def test_parts_of_emulated_clusters_are_taken_away_in_their_order(
+    emulated: list[emulate_leftovers.Leftover], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ray_local, "_temp_root", lambda: str(tmp_path / "none"))
+    emulated += [
+        emulate_leftovers.Leftover("orch-00aa11", "namespace", "orch-00aa11-0"),
+        emulate_leftovers.Leftover("orch-00aa11", "directory", "/tmp/orch-00aa11"),
+    ]
+    asked: list[str] = []
+
+    def take_away(parts: list[emulate_leftovers.Leftover]) -> list[emulate_leftovers.Leftover]:
+        asked.extend(part.name for part in parts)
+        return [part for part in parts if part.kind == "namespace"]  # as for an ordinary user
+
+    monkeypatch.setattr(emulate_leftovers, "remove", take_away)
+    found = leftovers(tmp_path)
+    assert str(found[0]) == "namespace orch-00aa11-0 of emulated cluster orch-00aa11"
+    assert remove(found) == [(found[0], "Operation not permitted")]
+    assert asked == ["orch-00aa11-0", "/tmp/orch-00aa11"]

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from orch.cluster.node import Node
 from orch.doctor import network
 from orch.doctor.finding import State
 from orch.doctor.network import Shaping
-
-
-def test_interfaces_have_addresses_that_can_be_bound() -> None:
-    found = network.interfaces()
-    assert found["lo"] == "127.0.0.1"
-    for address in found.values():
-        with socket.socket() as probe:
-            probe.bind((address, 0))
+from orch.errors import OrchError
+from orch.gang import emulate_net, interfaces
 
 
 def test_a_machine_with_loopback_only_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "interfaces", lambda: {"lo": "127.0.0.1"})
+    monkeypatch.delenv("ORCH_INTERFACE", raising=False)
+    monkeypatch.setattr(interfaces, "addresses", lambda: {"lo": "127.0.0.1"})
     assert network.network().state is State.NOTE
+
+
+def test_the_interface_that_was_chosen_is_shown_or_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interfaces, "addresses", lambda: {"lo": "127.0.0.1", "eth0": "10.0.0.2"})
+    monkeypatch.setenv("ORCH_INTERFACE", "eth0")
+    assert network.network().found == "lo 127.0.0.1, eth0 10.0.0.2; workers of several machines meet on 10.0.0.2"
+    monkeypatch.setenv("ORCH_INTERFACE", "ib0")
+    found = network.network()
+    assert (found.state, "no interface 'ib0'" in found.cost) == (State.LACK, True)
 
 
 def test_the_port_of_the_browser_is_told_when_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,28 +40,27 @@ def test_the_port_of_the_browser_is_told_when_taken(monkeypatch: pytest.MonkeyPa
         assert f"{port} is taken" in network.ports().found
 
 
-def test_every_lack_of_emulation_has_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "_may_make_networks", lambda: False)
+def test_the_lacks_of_emulation_are_those_it_would_refuse_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(nodes: Sequence[Node]) -> None:
+        if any(node.delay_s or node.loss for node in nodes):
+            raise OrchError("--on emulate cannot give a link delay: this kernel has no netem", code="E731")
+
+    monkeypatch.setattr(emulate_net, "refuse", refuse)
+    assert network.try_shaping() == Shaping(None, ("delay", "loss"))
     found = network.shaping(network.try_shaping())
-    assert found.text() == (
-        "not root (CAP_NET_ADMIN and CAP_SYS_ADMIN); no --on emulate; run as root, or in a privileged container"
+    assert (found.state, found.cost) == (State.NOTE, "emulated clusters that ask for delay or loss are refused")
+
+    def refuse_all(nodes: Sequence[Node]) -> None:
+        raise OrchError("--on emulate needs iproute2; there is no tc", code="E730", hint="apt-get install iproute2")
+
+    monkeypatch.setattr(emulate_net, "refuse", refuse_all)
+    assert network.shaping(network.try_shaping()).text() == (
+        "needs iproute2; there is no tc; no --on emulate; apt-get install iproute2"
     )
-    monkeypatch.setattr(network, "_may_make_networks", lambda: True)
-    monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "tc" else f"/sbin/{tool}")
-    assert network.try_shaping().missing == ("no tc", "apt-get install iproute2")
-    monkeypatch.setattr(shutil, "which", lambda tool: f"/sbin/{tool}")
-    monkeypatch.setattr(network, "_in_namespace", lambda commands: "netem" not in commands)
-    assert network.try_shaping() == Shaping(None, ("netem",))
-    assert "clusters that ask for delay or loss are refused" in network.shaping(network.try_shaping()).cost
-    monkeypatch.setattr(network, "_in_namespace", lambda commands: "tbf" not in commands)
-    assert network.try_shaping().missing == ("this kernel has no token-bucket filter", "modprobe sch_tbf")
+    assert network.shaping(Shaping(None)).state is State.OK
 
 
 def test_trying_leaves_nothing_behind() -> None:
-    before = {name for _, name in socket.if_nameindex()}, set(os.listdir("/run")), Path("/proc/self/ns/net").readlink()
+    before = {name for _, name in socket.if_nameindex()}, Path("/proc/self/ns/net").readlink()
     network.try_shaping()
-    assert (
-        {name for _, name in socket.if_nameindex()},
-        set(os.listdir("/run")),
-        Path("/proc/self/ns/net").readlink(),
-    ) == before
+    assert ({name for _, name in socket.if_nameindex()}, Path("/proc/self/ns/net").readlink()) == before

@@ -34,7 +34,7 @@ def test_emulation_says_what_is_missing() -> None:
     assert module._emulate(Shaping(("no tc", "apt-get install iproute2"))) == module.Way(
         "emulate", False, "no tc", "apt-get install iproute2"
     )
-    assert module._emulate(Shaping(None, ("netem",))) is None
+    assert module._emulate(Shaping(None, ("delay",))) is None
 
 
 def test_what_cannot_be_submitted_can_still_be_printed(monkeypatch: pytest.MonkeyPatch) -> None:

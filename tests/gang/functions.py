@@ -26,6 +26,15 @@ def all_reduce(worker: Worker, name: str = "world", threads: int = 1) -> float:
     return float(tensor[0])
 
 
+def listens(worker: Worker) -> list[str]:
+    """Return the addresses that this worker and its process group listen on."""
+    import psutil
+
+    worker.process_group("listens")
+    found = psutil.Process().net_connections("inet")
+    return sorted({one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN})
+
+
 def speak(worker: Worker, text: str) -> None:
     sys.stdout.write(f"{text} {worker.rank}\n")
     sys.stderr.write(f"{text} err {worker.rank}\n")

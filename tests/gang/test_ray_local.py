@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ray
 
 from orch.gang import end_all, make_gang
 from orch.gang.janitor import sweep
 from tests.gang import functions
 from tests.gang.test_janitor import becomes_true, carriers
+from tests.gang.test_torchrun import listening
 
 # The driver says where it is; the test then kills it there. Each phase is entered by the real code.
 DRIVER = """
@@ -44,6 +46,23 @@ with make_gang("local", 2) as gang:
         gang.call(functions.compute, 60.0, on_event=lambda rank, event: say("running"))
 end_all()
 """
+
+
+STRANGER = """
+import sys
+from ray._raylet import GcsClient
+try:
+    print(GcsClient(address=sys.argv[1]).internal_kv_keys(b"", None, timeout=5))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def stranger(address: str) -> str:
+    """Return what a process of this machine hears that asks a Ray for its keys without a token."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    command = [sys.executable, "-c", STRANGER, address]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False).stdout
 
 
 @pytest.fixture
@@ -110,12 +129,18 @@ def test_it_neither_reads_nor_changes_the_environment_and_leaves_no_directory(
     monkeypatch.setattr(tempfile, "tempdir", str(temp))
     monkeypatch.setenv("RAY_ADDRESS", "203.0.113.1:1")
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("HOME", str(temp))
     before = dict(os.environ)
     with make_gang("local", 2) as gang:
         assert dict(os.environ) == before
         (session,) = temp.glob("orch-ray-*")
         assert re.fullmatch(rf"orch-ray-{os.getpid()}-\w+", session.name)
         assert gang.call(functions.all_reduce) == [3.0, 3.0]
+        assert session.stat().st_mode & 0o077 == 0  # sockets, logs: nobody else's to open
+        # The servers of Ray, the driver and the host, and the stores and groups of the ranks: nobody elsewhere reaches one.
+        assert listening() == {"127.0.0.1"}
+        assert not (temp / ".ray").exists()
+        assert "authentication" in stranger(str(ray.get_runtime_context().gcs_address)).lower()
     end_all()
     assert list(temp.iterdir()) == []
     assert carriers(session.name) == []

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from orch.errors import OrchError, RunError
-from orch.gang import end_all, make_gang
+from orch.gang import end_all, interfaces, make_gang
 from orch.gang.ray_workers import bundle_counts
 from tests.gang import functions
 from tests.gang.test_janitor import carriers
@@ -70,6 +70,16 @@ def test_a_foreign_ray_is_left_alone_joined_by_address_and_its_limits_are_named(
         with pytest.raises(RunError, match=r"rank 1 of 2 died in step 3, task all_reduce.b1 \(signal 9\)"):
             gang.call(functions.fail_at, 1, "kill")
     assert "hello 0" in (tmp_path / "rank0.log").read_text()
+    name, address = list(interfaces.addresses().items())[-1]  # the first is loopback, where one machine meets anyhow
+    monkeypatch.setenv("ORCH_INTERFACE", name)
+    with make_gang(foreign, 2) as gang:
+        assert gang.call(functions.listens) == [[address]] * 2
+    monkeypatch.setenv("ORCH_INTERFACE", "none7")
+    with pytest.raises(
+        OrchError, match=r"^ORCH_INTERFACE: \S+ has no interface 'none7' with an IPv4 address; there are lo"
+    ):
+        make_gang(foreign, 2)
+    monkeypatch.delenv("ORCH_INTERFACE")
     begin = time.perf_counter()
     with pytest.raises(OrchError, match=r"^4 workers want 4 CPUs; the cluster has 2 on 1 node"):
         make_gang(foreign, 4)

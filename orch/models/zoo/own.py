@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import nn
 from orch.errors import OrchError
 from orch.models.batches import Batch
 from orch.models.profile import Profile
+from orch.models.zoo.guard import RefusedError, guarded
 from orch.models.zoo.objective import Objective
 from orch.models.zoo.trace import trace
 
@@ -34,9 +36,12 @@ def build(chosen: PythonModel, seed: int) -> nn.Module:
         sys.path.append(chosen.root)
     try:
         make = getattr(importlib.import_module(module), function)
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), nullcontext() if chosen.listed else guarded():
             torch.manual_seed(seed)
             model = make(**chosen.arguments)
+    except RefusedError as error:
+        hint = f'if it is yours to trust, write techniques = ["{module}"] in orch.toml'
+        raise OrchError(f"model {path} may not be made so: {error}", code="E424", where=where, hint=hint) from error
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise OrchError(f"model {path} cannot be made: {reason}", code="E424", where=where) from error
