@@ -9,6 +9,7 @@ from orch.cluster.basis import Bands, Basis
 from orch.cluster.curves import Curve, Fastest, Number
 from orch.cluster.device import Device
 from orch.cluster.link import FREE, Link, Links
+from orch.cluster.node import Node, pace_of
 from orch.cluster.span import Span, span_of
 from orch.errors import OrchError
 
@@ -48,6 +49,7 @@ class Cluster:
     jitter: float = 0.0
     sharing: Sharing | None = None
     about: str = ""
+    unequal: Mapping[int, Node] = field(default_factory=dict, hash=False)
     _curves: dict[tuple[str, Span, str | None], Curve | Fastest] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -60,11 +62,37 @@ class Cluster:
     @property
     def world(self) -> Span:
         """The span of all ranks."""
-        return Span(self.world_size, self.nodes, self.devices_per_node)
+        return self._paced(Span(self.world_size, self.nodes, self.devices_per_node), range(self.world_size))
 
     def span(self, ranks: Sequence[int] | None = None) -> Span:
         """Return where `ranks` (default: all) sit. Raises OrchError for a rank that does not exist or comes twice."""
-        return self.world if ranks is None else span_of(ranks, self.devices_per_node, self.world_size)
+        if ranks is None:
+            return self.world
+        return self._paced(span_of(ranks, self.devices_per_node, self.world_size), ranks)
+
+    def _paced(self, span: Span, ranks: Sequence[int]) -> Span:
+        """Return the span with the pace of its slowest node, where nodes are unequal and several meet."""
+        if not self.unequal or span.nodes == 1 or self.links.inter is None:
+            return span
+        members = sorted({rank // self.devices_per_node for rank in ranks})
+        return span._replace(pace=pace_of(map(self.node, members), self.links.inter.node(self.devices_per_node)))
+
+    def node(self, number: int) -> Node:
+        """Return how a node stands in the network. Raises OrchError where nobody described the network.
+
+        Its speed is that of its ranks; E306 where they differ, for a node is one machine.
+        """
+        first = number * self.devices_per_node
+        speeds = {self.speed.get(rank, 1.0) for rank in range(first, first + self.devices_per_node)}
+        if len(speeds) > 1:
+            text = f"cluster {self.name}: speed differs among the ranks of node {number}"
+            raise OrchError(text, code="E306", hint="give all ranks of a node one speed: unequal: {0: {speed: 0.5}}")
+        if number in self.unequal:
+            found = self.unequal[number]
+        else:
+            whole = Span(self.world_size, self.nodes, self.devices_per_node)
+            found = self._described("inter", whole).node(self.devices_per_node) if self.nodes > 1 else Node()
+        return replace(found, speed=speeds.pop())
 
     @property
     def uneven(self) -> bool:
@@ -132,7 +160,7 @@ class Cluster:
         return Curve(level.alpha_s, level.beta_s_per_byte).seconds(nbytes)
 
     def _link(self, span: Span) -> Link:
-        return self._described("inter" if span.nodes > 1 else "intra", span)
+        return self._described("inter" if span.nodes > 1 else "intra", span).slowed(span.pace)
 
     def _described(self, which: str, span: Span) -> Link:
         link = self.links.inter if which == "inter" else self.links.intra

@@ -11,6 +11,7 @@ from orch.cluster.algorithms import factors, forms, one_level, two_levels
 from orch.cluster.basis import PER_BYTE_BAND, START_UP_BAND, Basis, Kind
 from orch.cluster.collectives import Level
 from orch.cluster.curves import Curve, Fastest, Number
+from orch.cluster.node import Node, Pace
 from orch.cluster.span import Span
 from orch.cluster.two_level import Network
 
@@ -55,7 +56,10 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One level of a cluster's network. `level` is None where only whole collectives were measured."""
+    """One level of a cluster's network. `level` is None where only whole collectives were measured.
+
+    `usual`: what an emulated node gets that is not unequal; None: what point-to-point costs say.
+    """
 
     level: Level | None = None
     per_node: bool = True
@@ -65,6 +69,7 @@ class Link:
     source: str = ""
     bands: tuple[float | None, float | None] = (None, None)
     evidence: tuple[str, ...] = ()
+    usual: Node | None = None
 
     @staticmethod
     def from_tables(
@@ -131,6 +136,22 @@ class Link:
         start_up = START_UP_BAND[basis.kind] if start_up is None else start_up
         per_byte = PER_BYTE_BAND[basis.kind] if per_byte is None else per_byte
         return basis.widened(start_up), basis.widened(per_byte)
+
+    def slowed(self, pace: Pace) -> Link:
+        """Return this link for a group with an unequal node. Whole collectives stay: they were measured with it."""
+        if self.level is None or pace == Pace() or self.kind == "free":
+            return self
+        level = self.level
+        later, longer = level.alpha_s + pace.lag_s, level.beta_s_per_byte / pace.rate
+        return replace(self, level=Level(later, longer, level.gamma_s_per_byte))
+
+    def node(self, devices_per_node: int) -> Node:
+        """Return the node that this link, joining nodes, makes of each that is not unequal."""
+        if self.usual is not None:
+            return self.usual
+        beta = float(self.point_to_point().beta_s_per_byte)
+        rate = None if beta == 0.0 else (1 if self.per_node else devices_per_node) / beta
+        return Node(rate, rate)
 
     def scaled(self, start_up: Number, per_byte: Number) -> Link:
         """Return this link with every start-up and every byte (sent or reduced) costing that many times as much."""

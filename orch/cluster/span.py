@@ -6,15 +6,20 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from orch.cluster.node import Pace
 from orch.errors import OrchError
 
 
 class Span(NamedTuple):
-    """A group of ranks as the cost models see it. Irregular groups (5 ranks on 2 nodes) count their fullest node."""
+    """A group of ranks as the cost models see it. Irregular groups (5 ranks on 2 nodes) count their fullest node.
+
+    `pace`: of the slowest node among them, against the cluster's usual one.
+    """
 
     size: int
     nodes: int = 1
     per_node: int = 1
+    pace: Pace = Pace()
 
     def __str__(self) -> str:
         return f"{self.size} ranks on {self.nodes} node{'s' if self.nodes > 1 else ''}"

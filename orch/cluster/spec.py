@@ -18,7 +18,9 @@ from orch.cluster.collectives import Level
 from orch.cluster.curves import Curve
 from orch.cluster.device import Device
 from orch.cluster.link import Link, Links, Measured
+from orch.cluster.node import Node
 from orch.cluster.span import Span
+from orch.cluster.spec_nodes import Delay, Loss, UnequalSpec
 from orch.errors import OrchError
 from orch.units import Bytes, BytesPerSecond, FlopsPerSecond, Fraction, Seconds, SecondsPerByte
 
@@ -160,6 +162,11 @@ class LinkSpec(_Spec):
     beta: PerByte | None = Field(None, description="seconds a byte and direction (or give bandwidth)")
     bandwidth: Bandwidth | None = Field(None, description="rate a direction (or give beta)")
     gamma: PerByte | None = Field(None, description="seconds to add up one byte; default 0")
+    delay: Delay | None = Field(None, description="one way, on top of alpha; an emulated link waits so long")
+    loss: Loss | None = Field(None, description="share of packets lost, which at the least are sent again; default 0")
+    shaped: Bandwidth | None = Field(
+        None, description="rate an emulated link is held to; default: by beta or bandwidth"
+    )
     per: Literal["node", "device"] | None = Field(
         None, description="who owns the link; default: device inside a node, node between nodes"
     )
@@ -183,6 +190,8 @@ class LinkSpec(_Spec):
                 raise ValueError("needs alpha, and beta or bandwidth")
             if self.source is None:
                 raise ValueError("has numbers without a source; add source: where they come from")
+        elif self.delay is not None or self.loss is not None:
+            raise ValueError("gives delay or loss without alpha and bandwidth, on which they act")
         elif not self.measured:
             raise ValueError(
                 "describes nothing: give alpha and beta (or bandwidth), or measured collectives; leave an unknown link out"
@@ -201,7 +210,7 @@ class LinkSpec(_Spec):
         level = None
         if self.alpha is not None:
             beta = self.beta if self.beta is not None else 1.0 / self.bandwidth if self.bandwidth else 0.0
-            level = Level(self.alpha, beta, self.gamma or 0.0)
+            level = Level(self.alpha + (self.delay or 0.0), beta / (1.0 - (self.loss or 0.0)), self.gamma or 0.0)
         measured = tuple(entry.build(self, between_nodes, devices_per_node) for entry in self.measured or ())
         per_node = self.per == "node" if self.per is not None else between_nodes
         return Link(
@@ -213,7 +222,16 @@ class LinkSpec(_Spec):
             self.source or "",
             (self.alpha_band, self.beta_band),
             self.evidence,
+            self._usual(per_node, devices_per_node) if between_nodes else None,
         )
+
+    def _usual(self, per_node: bool, devices_per_node: int) -> Node | None:
+        """Return what an emulated node gets; None where only measurements can tell."""
+        rate = self.shaped or self.bandwidth or (1.0 / self.beta if self.beta else None)
+        if rate is None and not self.delay and not self.loss:
+            return None
+        rate = rate and rate * (1 if per_node else devices_per_node)
+        return Node(rate, rate, delay_s=self.delay or 0.0, loss=self.loss or 0.0)
 
 
 class LinksSpec(_Spec):
@@ -250,6 +268,9 @@ class ClusterSpec(_Spec):
     speed: dict[RankNumber, Factor] = Field(
         default_factory=dict, description="speed factor of single ranks; 0.5 is half as fast"
     )
+    unequal: dict[RankNumber, UnequalSpec] = Field(
+        default_factory=dict, description="single nodes that differ: {3: {bandwidth: 20Mbit, speed: 0.5}}"
+    )
     jitter: Fraction = Field(
         0.0, description="relative standard deviation of compute times, drawn per rank and iteration"
     )
@@ -263,21 +284,44 @@ class ClusterSpec(_Spec):
             raise ValueError(f"names rank {wrong} in speed, but has ranks 0 to {world - 1}")
         return self
 
+    @model_validator(mode="after")
+    def _nodes_exist(self) -> Self:
+        for number, node in self.unequal.items():
+            if number >= self.nodes:
+                raise ValueError(f"names node {number} in unequal, but has nodes 0 to {self.nodes - 1}")
+            if node.of_the_link and (self.links.inter is None or self.nodes == 1):
+                raise ValueError(f"gives node {number} a link of its own, but there is no links.inter between nodes")
+            if node.speed is not None and (rank := self._own_speed(number)) is not None:
+                raise ValueError(f"gives the speed of rank {rank} in speed and in unequal.{number}; keep one")
+        return self
+
+    def _own_speed(self, number: int) -> int | None:
+        first = number * self.devices_per_node
+        return next((rank for rank in range(first, first + self.devices_per_node) if rank in self.speed), None)
+
     def build(self, name: str) -> Cluster:
         """Return the cluster as a value."""
         intra = self.links.intra.build(False, self.devices_per_node) if self.links.intra else None
         inter = self.links.inter.build(True, self.devices_per_node) if self.links.inter else None
         sharing = Sharing(**self.sharing.model_dump()) if self.sharing else None
+        speed = dict(self.speed)
+        unequal: dict[int, Node] = {}
+        for number, node in self.unequal.items():
+            first = number * self.devices_per_node
+            ranks = range(first, first + self.devices_per_node)
+            speed |= dict.fromkeys(ranks, node.speed) if node.speed is not None else {}
+            unequal |= {number: node.build(inter.node(self.devices_per_node))} if inter and node.of_the_link else {}
         return Cluster(
             name,
             self.nodes,
             self.devices_per_node,
             self.device.build(name),
             Links(intra, inter),
-            dict(self.speed),
+            speed,
             self.jitter,
             sharing,
             self.about,
+            unequal,
         )
 
 

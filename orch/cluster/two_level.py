@@ -175,7 +175,7 @@ def scatter_reduce(net: Network) -> Curve:
 
 def pairwise_all_to_all(net: Network) -> Curve:
     """(m-1) ai + (P-m) ae + n [(m-1)/P bi + m (G-1)/G egress]: every pair its own message; n is what one rank sends."""
-    size, nodes, inner = net.span
+    size, nodes, inner = net.span.size, net.span.nodes, net.span.per_node
     outer = Level(net.inter.alpha_s, net.egress_s * inner)
     return net.intra.curve(inner - 1, (inner - 1) / size) + outer.curve(size - inner, one.share(nodes))
 

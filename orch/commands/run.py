@@ -18,7 +18,9 @@ def command(
     overrides: Overrides = None,
     on: Annotated[
         str | None,
-        typer.Option(metavar="WHERE", help="How to reach workers: local, torchrun, HOST:PORT or ray://HOST:PORT."),
+        typer.Option(
+            metavar="WHERE", help="How to reach workers: local, emulate, torchrun, HOST:PORT or ray://HOST:PORT."
+        ),
     ] = None,
     simulate: Annotated[bool, typer.Option("--simulate", help="Only simulate, and keep the figures as a run.")] = False,
     runs: Annotated[

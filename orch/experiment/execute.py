@@ -14,7 +14,7 @@ from typing import Any
 from orch.cluster import Cluster
 from orch.errors import OrchError, RunError
 from orch.experiment.breakdown import measured_breakdowns
-from orch.experiment.outcome import Outcome, Trained
+from orch.experiment.outcome import Outcome, Trained, mode_of
 from orch.experiment.predict import Forecast, Inputs, predict
 from orch.experiment.quality import block_time_s
 from orch.experiment.show import Show
@@ -164,7 +164,9 @@ class Execution:
     def _finish(self, trained: Trained) -> list[Timeline | None]:
         """Take the ranks' timelines, check that all hold the same parameters, and free the stack."""
         key = (trained.stack, trained.seed)
-        timelines: list[Timeline | None] = self._in(key, session.timeline, *key)
+        mode = mode_of(self._gang.kind)
+        recorded: list[Timeline | None] = self._in(key, session.timeline, *key)
+        timelines = [found and replace(found, mode=mode) for found in recorded]
         trained.timeline = timelines[0]
         prints = self._in(key, session.fingerprint, *key)
         odd = [rank for rank, value in enumerate(prints) if value != prints[0]]

@@ -15,9 +15,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orch.cluster.node import Node
 from orch.errors import OrchError
 from orch.experiment.figures import figures
-from orch.experiment.outcome import Outcome
+from orch.experiment.outcome import Outcome, mode_of
 from orch.experiment.predict import Forecast, predict
 from orch.experiment.results import document, results, simulated_document
 from orch.experiment.show import Show
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 # Ways to reach workers that put all of them on this machine, whatever the cluster file says of nodes.
-HERE = ("inline", "processes", "local")
+HERE = ("inline", "processes", "local", "emulate")
 
 
 _WORKER_IN_THIS_PROCESS = ("inline", "torchrun")
@@ -67,7 +68,7 @@ def invoke(asked: Invocation, show: Show) -> Document | None:
         hint = "give --on local, or --simulate to only simulate"
         raise OrchError("nothing says what to run on", code="E605", hint=hint)
     refuse(recipe)
-    refuse_or_note(on, recipe.cluster.world_size, _device(recipe))
+    refuse_or_note(on, recipe.cluster.world_size, _device(recipe), _nodes(recipe, on))
     if on == "torchrun" and serve_other_ranks():
         return None
     path = None
@@ -115,13 +116,15 @@ def _simulate(recipe: Recipe, asked: Invocation) -> Document:
 
 
 def _run(recipe: Recipe, on: str, run: RunLog, show: Show) -> Document:
-    log_dir = None if run.path is None else run.path / "logs"
     size, per_node = recipe.cluster.world_size, recipe.cluster.devices_per_node
-    threads = _threads(size if on in HERE else per_node)
-    with (
-        _torch_loading(on),
-        make_gang(on, size, threads=threads, device=_device(recipe), log_dir=log_dir, per_node=per_node) as gang,
-    ):
+    settings: dict[str, Any] = {
+        "threads": _threads(size if on in HERE else per_node),
+        "device": _device(recipe),
+        "log_dir": None if run.path is None else run.path / "logs",
+        "per_node": per_node,
+        "nodes": _nodes(recipe, on),
+    }
+    with _torch_loading(on), make_gang(on, size, **settings) as gang:
         from orch.experiment.execute import Execution
 
         for note in gang.notes:
@@ -130,10 +133,10 @@ def _run(recipe: Recipe, on: str, run: RunLog, show: Show) -> Document:
         try:
             outcome = execution.all()
         except BaseException as error:
-            _keep_part(run, execution, error)
+            _keep_part(run, execution, on, error)
             raise
     _keep_traces(run, outcome.forecast, outcome)
-    found = document(outcome, results(outcome), "measured")
+    found = document(outcome, results(outcome), mode_of(on))
     _keep_figures(run, figures(found, outcome.forecast, outcome))
     return _finish(run, found)
 
@@ -156,11 +159,11 @@ def _torch_loading(on: str) -> Iterator[None]:
         loading.join()
 
 
-def _keep_part(run: RunLog, execution: Execution, error: BaseException) -> None:
+def _keep_part(run: RunLog, execution: Execution, on: str, error: BaseException) -> None:
     """Keep the figures of the blocks that all stacks finished before `error`, marked as not the whole."""
     outcome = None if execution.outcome is None else execution.outcome.comparable()
     if outcome is not None:
-        found = document(outcome, results(outcome), "measured")
+        found = document(outcome, results(outcome), mode_of(on))
         reason = str(error) or type(error).__name__
         _keep_figures(run, figures(found, outcome.forecast, outcome))
         run.write("results.json", found | {"complete": False, "notes": [*outcome.notes, f"not finished: {reason}"]})
@@ -199,7 +202,7 @@ def _tracker(asked: Invocation) -> Tracker:
 def _facts(recipe: Recipe, asked: Invocation, on: str | None) -> Facts:
     return Facts(
         recipe.name,
-        "simulated" if asked.simulate else "measured",
+        "simulated" if on is None else mode_of(on),
         tuple(recipe.stacks),
         seeds=recipe.seeds,
         baseline=recipe.baseline.name,
@@ -211,6 +214,11 @@ def _facts(recipe: Recipe, asked: Invocation, on: str | None) -> Facts:
 
 def _device(recipe: Recipe) -> str:
     return "cuda" if recipe.cluster.device.kind == "gpu" else "cpu"
+
+
+def _nodes(recipe: Recipe, on: str) -> tuple[Node, ...]:
+    """Return the nodes to emulate; none where real ones, or this machine as it is, do the work."""
+    return tuple(map(recipe.cluster.node, range(recipe.cluster.nodes))) if on == "emulate" else ()
 
 
 def _threads(workers: int) -> int:

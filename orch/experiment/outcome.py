@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from orch.experiment.breakdown import Breakdown
 from orch.experiment.predict import Forecast
 from orch.plan.timeline import Timeline
 from orch.recipe import Recipe
+
+Mode = Literal["emulated", "measured"]
+
+
+def mode_of(on: str) -> Mode:
+    """Return what figures are called that workers reached by `on` have made."""
+    return "emulated" if on == "emulate" else "measured"
 
 
 @dataclass

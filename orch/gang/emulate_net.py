@@ -25,8 +25,13 @@ _MOST_NODES = 200
 _HINT = "orch plan needs none of it; --on local runs without a network"
 
 
-def refuse(nodes: Sequence[Node]) -> None:
-    """Raise OrchError where this machine cannot emulate such nodes, before anything is made."""
+def refuse(nodes: Sequence[Node], size: int | None = None, device: str = "cpu") -> None:
+    """Raise OrchError where this machine cannot emulate such nodes with `size` workers, before anything is made."""
+    if not nodes or (size or 0) % len(nodes):
+        raise OrchError(f"{size} workers do not fill {len(nodes)} emulated nodes equally", code="E710")
+    if device != "cpu":
+        text = "--on emulate makes nodes of CPUs; the cluster's device is a GPU"
+        raise OrchError(text, code="E730", hint="name a cluster with device.kind: cpu, such as emulated-4x200mbit")
     if not sys.platform.startswith("linux"):
         raise OrchError(f"--on emulate needs Linux; this is {sys.platform}", code="E730", hint=_HINT)
     missing = [name for name, bit in _CAPABILITIES.items() if not _capabilities() >> bit & 1]
@@ -94,10 +99,13 @@ class Network:
         for number, node in enumerate(nodes):
             self._inside(number)
             self._shape(number, node)
-        limits = cpu_limits(nodes)
-        self._limit(limits)
-        delayed = any(node.delay_s or node.loss for node in nodes)
-        self.shaping = Shaping(cluster, share_cores(len(nodes)), limits, delayed)
+        self._limit(cpu_limits(nodes))
+        self.shaping = shaping_of(cluster, nodes)
+
+    def group(self, node: int) -> str:
+        """Return the path of a node's CPU group, "" where there is none."""
+        group = shaping.cpu_group(self.cluster, node)
+        return group if group is not None and os.path.isdir(group) else ""
 
     def _bridge(self) -> list[str]:
         return [
@@ -147,6 +155,23 @@ class Network:
                     raise RunError(f"the CPU of node {node} cannot be limited: {error}", code="E732") from error
             if cores is not None:
                 shaping.limit_cpu(self.cluster, node, cores)
+
+
+def shaping_of(cluster: str, nodes: Sequence[Node]) -> Shaping:
+    """Return the handles of a cluster made of `nodes`."""
+    delayed = any(node.delay_s or node.loss for node in nodes)
+    return Shaping(cluster, share_cores(len(nodes)), cpu_limits(nodes), delayed)
+
+
+def reset(cluster: str, nodes: Sequence[Node]) -> None:
+    """Give every link and every node what it began with again, whatever a run has changed and left."""
+    handles = shaping_of(cluster, nodes)
+    for number, node in enumerate(nodes):
+        rates = (node.egress_bytes_per_s, node.ingress_bytes_per_s)
+        handles.restore(number)
+        handles.set_rate(number, *(shaping.UNSHAPED if rate is None else rate for rate in rates))
+        if shaping.cpu_group(cluster, number) is not None:
+            handles.slow(number, 1.0)
 
 
 def share_cores(num_nodes: int) -> float:

@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 
 from orch.errors import OrchError, RunError
 from orch.gang.local_workers import Died, Look, Workers
+from orch.gang.shaping import Shaping
 from orch.gang.watch import Watch, waited
 from orch.gang.worker import Failure
 
@@ -27,11 +28,15 @@ OnEvent = Callable[[int, Any], None]
 
 
 class Gang(Protocol):
-    """The workers of a run. A context manager: leaving it closes the gang."""
+    """The workers of a run. A context manager: leaving it closes the gang.
+
+    `shaping`: by which its links and nodes are changed while it runs; None but for a gang of emulated nodes.
+    """
 
     size: int
     kind: str
     notes: tuple[str, ...]
+    shaping: Shaping | None
 
     def call(
         self,
@@ -73,6 +78,7 @@ class WorkersGang:
         self.size = workers.size
         self.kind = kind
         self.notes = notes
+        self.shaping: Shaping | None = None
         self._workers: Workers | None = workers
         self._log_dir = log_dir
         self._keep = keep

@@ -8,6 +8,7 @@ from typing import Any, Self
 from orch.errors import RunError
 from orch.gang.gang import HANG_AFTER_S, OnEvent
 from orch.gang.progress import Progress
+from orch.gang.shaping import Shaping
 from orch.gang.worker import Spec, Worker
 
 
@@ -17,6 +18,7 @@ class InlineGang:
     kind = "inline"
     size = 1
     notes: tuple[str, ...] = ()
+    shaping: Shaping | None = None
 
     def __init__(self, threads: int = 1, device: str = "cpu") -> None:
         self._on_event: OnEvent | None = None

@@ -10,12 +10,13 @@ import contextlib
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from orch.cluster.node import Node
 from orch.errors import OrchError, did_you_mean, quoted
-from orch.gang import machine
+from orch.gang import emulate_net, machine
 from orch.gang.fork_server import ForkServer
 from orch.gang.gang import Gang, WorkersGang, await_ready
 from orch.gang.inline import InlineGang
@@ -25,7 +26,7 @@ from orch.gang.torchrun import TorchrunSession
 from orch.gang.worker import Spec
 from orch.track import settings
 
-MAKERS = ("inline", "processes", "local", "torchrun")
+MAKERS = ("inline", "processes", "local", "emulate", "torchrun")
 _ADDRESS = re.compile(r"(?:ray://)?(?:\[[0-9a-fA-F:]+\]|[\w.-]+):(\d{1,5})|ray://[\w.-]+")
 
 
@@ -40,6 +41,7 @@ class _Key:
     env: tuple[tuple[str, str], ...]
     per_node: int | None
     interface: str
+    nodes: tuple[Node, ...] = ()
 
     def specs(self) -> list[Spec]:
         env = dict(self.env)
@@ -58,28 +60,31 @@ def make_gang(
     log_dir: Path | None = None,
     env: Mapping[str, str] | None = None,
     per_node: int | None = None,
+    nodes: Sequence[Node] = (),
 ) -> Gang:
     """Return `size` workers, all or none, made as `on` says.
 
-    `on`: `inline` (1 worker, in this process), `processes`, `local` (a Ray of our own), the address of a Ray cluster
-    (`HOST:PORT`, `ray://HOST:PORT`), or `torchrun` (the world this process was started in). `threads`: of torch in each
-    worker. `device`: `cpu` or `cuda` (a GPU for each worker). `log_dir`: gets `rank0.log` and so on (output is dropped
-    if None). `env`: added to the workers' environment. `per_node`: on a cluster, exactly so many workers on a node.
+    `on`: `inline` (1 worker, in this process), `processes`, `local` (a Ray of our own), `emulate` (a Ray of our own on
+    emulated `nodes`, which share the workers equally), the address of a Ray cluster (`HOST:PORT`, `ray://HOST:PORT`), or
+    `torchrun` (the world this process was started in). `threads`: of torch in each worker. `device`: `cpu` or `cuda` (a
+    GPU for each worker). `log_dir`: gets `rank0.log` and so on (output is dropped if None). `env`: added to the workers'
+    environment. `per_node`: on a cluster, exactly so many workers on a node.
     Workers of several machines meet on the interface that `ORCH_INTERFACE` names.
 
     OrchError: what was asked for does not exist or can never fit; said before anything starts. RunError: a worker died
     on the way, or the cluster's resources stayed taken.
     """
-    notes = refuse_or_note(on, size, device)
+    notes = refuse_or_note(on, size, device, nodes)
     if on == "inline":
         return InlineGang(threads, "cuda:0" if device == "cuda" else "cpu")
+    made = tuple(nodes) if on == "emulate" else ()
     per_node = per_node if on not in MAKERS else None
-    interface = "" if on in ("processes", "local") else settings.interface()
-    key = _Key(on, size, threads, device, tuple(sorted((env or {}).items())), per_node, interface)
+    interface = "" if on in ("processes", "local", "emulate") else settings.interface()
+    key = _Key(on, size, threads, device, tuple(sorted((env or {}).items())), per_node, interface, made)
     return _POOL.gang(key, log_dir, notes)
 
 
-def refuse_or_note(on: str, size: int, device: str = "cpu") -> tuple[str, ...]:
+def refuse_or_note(on: str, size: int, device: str = "cpu", nodes: Sequence[Node] = ()) -> tuple[str, ...]:
     """Return what the user may want to know of such a gang; starts nothing.
 
     OrchError: there is no such way to reach workers, or this machine can never hold them. What only a cluster or a
@@ -96,7 +101,9 @@ def refuse_or_note(on: str, size: int, device: str = "cpu") -> tuple[str, ...]:
         allowed = f"allowed: {', '.join(MAKERS)}, HOST:PORT, ray://HOST:PORT"
         hint = "; ".join(filter(None, [did_you_mean(on, MAKERS), allowed]))
         raise OrchError(f"{quoted(on)} is no way to reach workers", code="E710", hint=hint)
-    return machine.refuse_or_note(size, device) if on in ("processes", "local") else ()
+    if on == "emulate":
+        emulate_net.refuse(nodes, size, device)
+    return machine.refuse_or_note(size, device) if on in ("processes", "local", "emulate") else ()
 
 
 def _is_address(on: str) -> bool:
@@ -121,8 +128,13 @@ class Pool:
             self.__init__()  # type: ignore[misc]
         with self._lock:
             workers = self._take(key) or self._make(key)
-        kind = key.on if key.on in ("processes", "torchrun") else "ray"
-        return WorkersGang(workers, kind, log_dir, keep=lambda done: self._give(key, done), notes=notes)
+            ray = None if self._ray is None or self._ray.address != key.on else self._ray
+        kind = key.on if key.on in ("processes", "torchrun", "emulate") else "ray"
+        gang = WorkersGang(workers, kind, log_dir, keep=lambda done: self._give(key, done), notes=notes)
+        if ray is not None:
+            gang.shaping = ray.shaping
+            gang.notes = (*filter(None, [ray.note]), *notes)
+        return gang
 
     def end(self) -> None:
         """End every idle worker and what they stand on. Open gangs on Ray or the fork server end with them."""
@@ -191,12 +203,12 @@ class Pool:
         return self._server
 
     def _ray_workers(self, key: _Key) -> Workers:
-        if self._ray is not None and (self._ray.address != key.on or not self._ray.alive()):
+        if self._ray is not None and not (self._ray.serves(key.on, key.nodes) and self._ray.alive()):
             self._end_idle()
             session, self._ray = self._ray, None
             session.close()
         if self._ray is None:
-            self._ray = RaySession(key.on, machine.num_gpus() if key.device == "cuda" else 0)
+            self._ray = RaySession(key.on, machine.num_gpus() if key.device == "cuda" else 0, key.nodes)
             # Exit functions run last in, first out: ours must come before the one Ray has just registered.
             atexit.unregister(end_all)
             atexit.register(end_all)

@@ -27,6 +27,10 @@ _LONGEST_TEMP = 15  # Ray's sockets below it get paths 92 longer (process ids of
 class LocalRay:
     """Starts on construction, ends with `close`; killed with the driver by the janitor if there is no time for that."""
 
+    bundles = ("CPU",)  # one host, anywhere
+    shaping = None
+    note = ""
+
     def __init__(self, num_gpus: int = 0) -> None:
         _remove_stale()
         # Readable by this user only. Ray makes its own directory open to all, sockets included, so it gets one inside.
@@ -34,7 +38,7 @@ class LocalRay:
         self.tag = os.path.basename(self.directory)
         self._promise = JANITOR.guard(tag=self.tag, directory=self.directory)
         try:
-            with system.deferred_interrupt(), _environment(self.tag):
+            with system.deferred_interrupt(), born_with(self.tag, secrets.token_hex(32)):
                 self.lean = self._start(num_gpus)
         except BaseException:
             self.close()
@@ -92,7 +96,7 @@ class LocalRay:
             finally:
                 sweep(self.tag, self.directory)
                 JANITOR.release(self._promise)
-                _read_environment_again()
+                read_environment_again()
 
 
 @contextlib.contextmanager
@@ -107,14 +111,14 @@ def _on_loopback() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _environment(tag: str) -> Iterator[None]:
-    """Hold the environment that our Ray is born with; the caller's own is back afterwards, RAY_AUTH_MODE included.
+def born_with(tag: str, token: str) -> Iterator[None]:
+    """Hold the environment that a Ray of ours is born with; the caller's own is back afterwards, RAY_AUTH_MODE included.
 
-    A token of our own, handed on in the environment, keeps other users of the machine out; nothing is written to disk.
+    `token`, handed on in the environment, keeps other users of the machine out; nothing is written to disk.
     """
     ours = {
         "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_AUTH_TOKEN": token,
         "RAY_USAGE_STATS_ENABLED": "0",
         # Ray's own workers yield to everything else on the machine (niceness 15); what is measured here must not.
         "RAY_worker_niceness": "0",
@@ -124,11 +128,11 @@ def _environment(tag: str) -> Iterator[None]:
         for name in [name for name in os.environ if name.startswith("RAY_")]:
             del os.environ[name]
         os.environ.update(ours)
-        _read_environment_again()
+        read_environment_again()
         yield
 
 
-def _read_environment_again() -> None:
+def read_environment_again() -> None:
     """Make Ray take its mode and token from the environment as it is now: it keeps those of its import otherwise."""
     raylet: Any = importlib.import_module("ray._raylet")
     raylet.Config.initialize("")

@@ -1,4 +1,4 @@
-"""This process's connection to a Ray: our own on this machine, or a cluster named by its address. One at a time."""
+"""This process's connection to a Ray: our own here, our own of emulated nodes, or a cluster by its address. One at a time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from orch.gang import system
 from orch.gang.worker import Spec
 
 if TYPE_CHECKING:
+    from orch.cluster.node import Node
+    from orch.gang.emulate_ray import EmulatedRay
     from orch.gang.local_workers import Workers
     from orch.gang.ray_local import LocalRay
     from orch.gang.ray_workers import Placement
+    from orch.gang.shaping import Shaping
 
 _ANSWERS_WITHIN_S = 3.0
 _PATIENCE_S = 60.0
@@ -26,14 +29,15 @@ _CLIENT_PORT = 10001
 
 
 class RaySession:
-    """A connection made on construction. `address`: `local`, `HOST:PORT` or `ray://HOST:PORT`.
+    """A connection made on construction. `address`: `local`, `emulate` (then `nodes`), `HOST:PORT` or `ray://HOST:PORT`.
 
     OrchError: Ray is not installed, nothing answers there, or this process is connected to a Ray that is not ours.
     """
 
-    def __init__(self, address: str, num_gpus: int = 0) -> None:
+    def __init__(self, address: str, num_gpus: int = 0, nodes: tuple[Node, ...] = ()) -> None:
         self.address = address
-        self._own: LocalRay | None = None
+        self.nodes = nodes
+        self._own: LocalRay | EmulatedRay | None = None
         self._doubtful = False
         self._closed = False
         self._shared: Placement | None = None
@@ -58,6 +62,10 @@ class RaySession:
             from orch.gang.ray_local import LocalRay
 
             self._own = LocalRay(num_gpus)
+        elif self.address == "emulate":
+            from orch.gang.emulate_ray import EmulatedRay
+
+            self._own = EmulatedRay(self.nodes)
         else:
             _connect(self.address)
 
@@ -67,9 +75,11 @@ class RaySession:
 
         gpu = specs[0].device != "cpu"
         if self._own is not None and not gpu:
-            # CPUs of our own instance are only numbers, so that one host serves every gang: no second import of torch.
-            self._shared = self._shared or ray_workers.place(((1, False),), False, _PATIENCE_S, self._problem)
-            return self._start(self._shared, specs, [len(specs)])
+            # CPUs of our own are only numbers, so that one host a node serves every gang: no second import of torch.
+            where = self._own.bundles
+            bundles = ((1, False),) * len(where)
+            self._shared = self._shared or ray_workers.place(bundles, False, _PATIENCE_S, self._problem, where)
+            return self._start(self._shared, specs, [len(specs) // len(where)] * len(where))
         nodes = ray_workers.node_resources()
         counts = ray_workers.bundle_counts(len(specs), per_node, gpu, nodes) if self._own is None else [len(specs)]
         bundles = tuple((count, gpu) for count in counts)
@@ -85,6 +95,16 @@ class RaySession:
                 self._idle.pop().end()
             placement = ray_workers.place(bundles, per_node is not None, _PATIENCE_S, self._problem)
         return self._start(placement, specs, counts)
+
+    @property
+    def shaping(self) -> Shaping | None:
+        """The handles of our own emulated nodes; None where there are none."""
+        return None if self._own is None else self._own.shaping
+
+    @property
+    def note(self) -> str:
+        """What the user may want to know of how this Ray was made."""
+        return "" if self._own is None else self._own.note
 
     def _start(self, placement: Placement, specs: Sequence[Spec], counts: Sequence[int]) -> Workers:
         try:
@@ -108,6 +128,10 @@ class RaySession:
         if self._closed or not ray.is_initialized():
             return "its Ray session was closed"
         return self._own.problem() if self._own is not None else ""
+
+    def serves(self, address: str, nodes: tuple[Node, ...]) -> bool:
+        """Tell whether this is a connection to just that."""
+        return (self.address, self.nodes) == (address, nodes)
 
     def alive(self) -> bool:
         """Tell whether the connection still works."""

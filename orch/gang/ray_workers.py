@@ -168,12 +168,21 @@ class RayWorkers(RemoteWorkers):
         self._done(self._placement, all(well))
 
 
-def place(bundles: tuple[Bundle, ...], spread: bool, patience_s: float, problem: Callable[[], str]) -> Placement:
+def place(
+    bundles: tuple[Bundle, ...],
+    spread: bool,
+    patience_s: float,
+    problem: Callable[[], str],
+    resources: Sequence[str] = (),
+) -> Placement:
     """Return hosts for `bundles`, all or none; `spread`: each on a node of its own. `problem` says what ails Ray.
 
-    RunError: the resources stayed taken for `patience_s`, or a host died.
+    `resources` names, for each bundle, one that only the node has on which it is to be. RunError: the resources stayed
+    taken for `patience_s`, or a host died.
     """
     wants = [{"CPU": float(n), **({"GPU": float(n)} if gpu else {})} for n, gpu in bundles]
+    for want, resource in zip(wants, resources, strict=False):
+        want[resource] = 1.0
     group = placement_group(wants, "STRICT_SPREAD" if spread else "PACK")
     actors: list[Any] = []
     try:

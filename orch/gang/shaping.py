@@ -32,7 +32,7 @@ _BURST_S = 1e-3
 _BURST_BYTES = 2 * (MTU + 18)
 _QUEUE_S = 0.05  # a packet that would wait longer is dropped, as a switch with a buffer would
 _MOST_BURST_BYTES, _MOST_QUEUE_BYTES = 1 << 22, 1 << 28  # what the kernel can count
-_UNSHAPED = 1.25e11  # a terabit: no limit that anything here reaches
+UNSHAPED = 1.25e11  # a terabit: no limit that anything here reaches
 _PERIOD_S, _SMALLEST_QUOTA_S = 10e-3, 1e-3  # the kernel takes no quota below 1 ms
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
@@ -133,7 +133,7 @@ def processes(cluster: str, node: int) -> list[int]:
 
 def bucket_of(rate: float | None) -> str:
     """Return the queueing discipline that holds a device to `rate` bytes a second; None: to no limit."""
-    return _bucket(_UNSHAPED if rate is None else rate)
+    return _bucket(UNSHAPED if rate is None else rate)
 
 
 def _bucket(rate: float) -> str:

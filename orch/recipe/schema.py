@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 from orch.errors import did_you_mean
 from orch.units import Fraction, Seconds
 
-WAYS = ("inline", "processes", "local", "torchrun")
+WAYS = ("inline", "processes", "local", "emulate", "torchrun")
 """The ways to reach workers that have a name: those of `orch.gang`, which this layer does not know; a test compares."""
 
 Dtype = Literal["fp32", "bf16", "fp16"]

@@ -23,6 +23,7 @@ FEWEST, MOST = 2, 10
 # A stream is measured as it runs in a step: several collectives are handed over, and the group works them off.
 QUEUED = 4
 SHARED_SIZE = 1 << 20
+LONGEST_S = 0.5  # of a queue of collectives; larger ones are not measured
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,7 @@ def measure_links(group: Any, *, budget_s: float = 1.5, device: torch.device | N
     backend = backend_of(group, device)
     kinds = _kinds(backend, size, group.rank(), device)
     share = budget_s / (len(kinds) * len(SIZES) + 8)
-    seconds = {
-        name: {bytes_: _typical(backend, make(bytes_), share) for bytes_ in SIZES} for name, make in kinds.items()
-    }
+    seconds = {name: _by_size(backend, make, share) for name, make in kinds.items()}
     compute, communication = _sharing(backend, kinds["all-reduce"](SHARED_SIZE), 4 * share, device)
     return LinkTimes(size, seconds, compute, communication)
 
@@ -109,6 +108,18 @@ def _kinds(backend: Any, size: int, rank: int, device: torch.device) -> dict[str
         return lambda: collectives.all_gather(backend, flat, shard(flat))
 
     return {"all-reduce": all_reduce, "reduce-scatter": reduce_scatter, "all-gather": all_gather}
+
+
+def _by_size(backend: Any, make: Callable[[int], Launch], share: float) -> dict[int, float]:
+    """Return the seconds of every size, but of none that would hold a slow link up for long: a line goes on from there."""
+    found: dict[int, float] = {}
+    for size in SIZES:
+        found[size] = _typical(backend, make(size), share)
+        slowest = torch.tensor([found[size]])
+        backend.allreduce([slowest]).wait()  # the mean of all ranks: every one must stop at the same size
+        if len(found) > 2 and QUEUED * float(slowest) / backend.size() > LONGEST_S:
+            break
+    return found
 
 
 def _typical(backend: Any, launch: Launch, budget_s: float) -> float:

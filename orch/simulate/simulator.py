@@ -64,11 +64,13 @@ def program_of(plan: Plan, index: int, cluster: Cluster, streams: dict[str, int]
     names = {task.name: position for position, task in enumerate(step.tasks)}
     before = {task.name: position for position, task in enumerate(previous.tasks)} if _looks_back(step) else {}
     spans = {name: cluster.span(group.blocks[0]) for name, group in plan.groups.items()}
+    # Where compute and communication share cores there is one lane for all ranks: that of the slowest, whom all await.
+    slow = 1.0 / min(cluster.speeds()) if cluster.sharing is not None and cluster.uneven else 1.0
     none: tuple[int, ...] = ()
     rows = [
         Row(
             streams.setdefault(task.stream, len(streams)),
-            task.op.cost_s(cluster, spans[task.group]),
+            task.op.cost_s(cluster, spans[task.group]) * (slow if task.op.on_device else 1.0),
             tuple([names[name] for name in task.after]) if task.after else none,
             tuple([before[name] for name in task.after_previous]) if task.after_previous else none,
             task.lag,

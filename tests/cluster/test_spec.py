@@ -195,7 +195,7 @@ def test_faults_of_the_whole_have_no_key():
 def test_every_shipped_file_loads_and_costs(file):
     cluster = load(yaml.safe_load(file.read_text()), file.stem)
     assert cluster.about
-    assert 0 < cluster.all_reduce_s(1e3, cluster.world) < cluster.all_reduce_s(1e9, cluster.world) < 10
+    assert 0 < cluster.all_reduce_s(1e3, cluster.world) < cluster.all_reduce_s(1e9, cluster.world) < 300
     assert cluster.device.compute_s(1e12, 1e9) > 0
     assert cluster.device.memory_bytes is None or cluster.device.memory_bytes > 1e9
 

@@ -61,7 +61,7 @@ def test_every_form_has_a_hand_calculation():
 
 def ring_with_busy_links(net, nbytes, halves=2):
     """A ring, node by node: a chunk goes on once it has come and the link to the next rank is free."""
-    size, _, inner = net.span
+    size, inner = net.span.size, net.span.per_node
     chunk = nbytes / size
     links = [net.intra if (rank + 1) % inner else net.inter for rank in range(size)]
     have, free = [0.0] * size, [0.0] * size

@@ -35,6 +35,23 @@ def listens(worker: Worker) -> list[str]:
     return sorted({one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN})
 
 
+def network_of(worker: Worker) -> str:
+    """Return what tells the worker's network namespace from others."""
+    return os.readlink("/proc/self/ns/net")
+
+
+def timed_all_reduce(worker: Worker, nbytes: int) -> float:
+    """Return the seconds of one all-reduce of `nbytes`, begun together."""
+    import torch
+
+    group = worker.process_group("timed")
+    tensor = torch.ones(nbytes // 4)
+    group.barrier().wait()
+    begin = time.perf_counter()
+    group.allreduce([tensor]).wait()
+    return time.perf_counter() - begin
+
+
 def speak(worker: Worker, text: str) -> None:
     sys.stdout.write(f"{text} {worker.rank}\n")
     sys.stderr.write(f"{text} err {worker.rank}\n")

@@ -56,3 +56,14 @@ def test_overlap_by_hand():
     timeline = simulate(Plan.of("both", 2, tasks), where, iterations=1)
     # By 6 the send has done 1.5; the rest runs alone.
     assert timeline.ends[0].tolist() == pytest.approx([6.0, 7.5])
+
+
+def test_the_slowest_rank_sets_the_pace_of_shared_cores():
+    send = AllReduce(Buffer("b", (Segment("w", 1, "fp32", "w"),)))
+    tasks = [Task("work", Compute("m", 0.0, 0.0, seconds=4.0)), Task("send", send, "net.inter", after=("work",))]
+    plan, where = Plan.of("chain", 2, tasks), replace(cluster(2, alpha_s=3.0), sharing=Sharing(1.0, 1.0))
+    even = simulate(plan, where, iterations=1)
+    slow = simulate(plan, replace(where, speed={1: 0.5}), iterations=1)
+    assert even.ends[0][0] == pytest.approx(4.0)
+    assert slow.ends[0][0] == pytest.approx(2 * even.ends[0][0])
+    assert slow.ends[0][1] - slow.ends[0][0] == pytest.approx(even.ends[0][1] - even.ends[0][0])
