@@ -106,6 +106,8 @@ def _say(results: list[PaperResult]) -> None:
                 f"  {found.defect.published} {format_seconds(found.published_s)}, mended ({found.defect.mended}) "
                 f"{format_seconds(found.mended_s)}: {result.paper.spec.experiments[found.defect.experiment].says}"
             )
+        for name, prediction in result.predictions.items():
+            say(f"\ntable {name}: {prediction}")
         say()
         for line in summary(result.claims):
             say(line)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from orch.reproduce.judge import Absolute, Band, CellResult, ClaimResult, Judge
 from orch.reproduce.lineage import Evidence
 from orch.reproduce.paper import Paper
+from orch.reproduce.predictions import Prediction, predict_tables
 from orch.reproduce.schema import ORDERED, Defect
 from orch.reproduce.verdict import Outcome
 from orch.units import format_seconds
@@ -39,6 +40,7 @@ class PaperResult:
     claims: tuple[ClaimResult, ...]
     checks: tuple[ClaimResult, ...]
     defects: tuple[DefectResult, ...]
+    predictions: Mapping[str, Prediction] = field(default_factory=dict)
 
     @property
     def judged(self) -> int:
@@ -50,7 +52,7 @@ def reproduce(paper: Paper, costs: str | None = None) -> PaperResult:
     """Run everything a paper's file names, and judge its claims."""
     judge = Judge(paper, costs)
     defects = tuple(DefectResult(defect, *judge.defect(defect)) for defect in paper.spec.defects)
-    return PaperResult(paper, tuple(judge.claims()), tuple(judge.checks()), defects)
+    return PaperResult(paper, tuple(judge.claims()), tuple(judge.checks()), defects, predict_tables(judge))
 
 
 def document(results: Sequence[PaperResult]) -> dict[str, Any]:
@@ -96,6 +98,17 @@ def _paper(result: PaperResult) -> dict[str, Any]:
             }
             for found in result.defects
         ],
+        "predictions": {
+            table: {
+                "median_error": found.median_error,
+                "predicted": len(found.errors),
+                "fitted": found.fitted,
+                "best_right": found.best,
+                "best_right_of_all": found.best_of_all,
+                "cells": found.cells,
+            }
+            for table, found in result.predictions.items()
+        },
         "judged": result.judged,
     }
 

@@ -60,6 +60,7 @@ class StackDraws:
     payload_bytes: Array
     memory_bytes: Array
     num_collectives: Array
+    kinds: tuple[str, ...] = ()  # of collectives: all-reduce, ...
 
 
 @dataclass(frozen=True)
@@ -85,13 +86,13 @@ def cells_of(paper: Paper, experiment: str, only: Mapping[str, Any] | None = Non
     if spec.cells is None:
         return [Cell(experiment, tuple(common))]
     return [
-        Cell(_short(paper, row), (*common, *_from_row(paper, experiment, row)), row)
-        for row in rows(paper, spec.cells, only)
+        Cell(_short(row), (*common, *_from_row(paper, experiment, row)), row) for row in rows(paper, spec.cells, only)
     ]
 
 
-def _short(paper: Paper, row: TableRow) -> str:
-    return row.id.removeprefix(f"{paper.name}/")
+def _short(row: TableRow) -> str:
+    """Return a row's id without the name of the paper or repository it begins with."""
+    return row.id.partition("/")[2] or row.id
 
 
 def _from_row(paper: Paper, experiment: str, row: TableRow) -> list[Setting]:
@@ -185,6 +186,7 @@ def _stack(
         "payload_bytes": payload_bytes(plan),
         "memory_bytes": _memory(recipe, name, given, plan),
         "num_collectives": len(sends) / plan.period,
+        "kinds": tuple(sorted({task.op.kind.replace("_", "-") for task in sends})),
     }
     again.append((plan, found))
     return found
@@ -198,8 +200,9 @@ def _memory(recipe: Recipe, name: str, given: Inputs, plan: Plan) -> int:
 
 def _joined(parts: list[tuple[Any, dict[str, Any]]]) -> StackDraws:
     """Return the groups of draws as one."""
-    found = {key: np.empty(NUM_DRAWS) for key in parts[0][1]}
+    first = parts[0][1]
+    found = {key: np.empty(NUM_DRAWS) for key in first if key != "kinds"}
     for chosen, part in parts:
         for key, array in found.items():
             array[chosen] = part[key]
-    return StackDraws(**found)
+    return StackDraws(**found, kinds=first["kinds"])

@@ -97,6 +97,10 @@ class Judge:
         self._draws: dict[tuple[str, str, bool], CellDraws] = {}
         self._kept: dict[tuple[str, str], Kept] = {}
 
+    def uses(self, experiment: str) -> bool:
+        """Whether some claim is about an experiment."""
+        return experiment in self._stacks
+
     def claims(self) -> list[ClaimResult]:
         """Return what became of every claim."""
         return [self.result(claim) for claim in self.paper.spec.claims]
@@ -111,6 +115,23 @@ class Judge:
         stacks = self.draws(defect.experiment, cell, own_costs=True).stacks
         published, mended = (float(np.median(stacks[name].step_s)) for name in (defect.published, defect.mended))
         return published, mended
+
+    def predictions(self, experiment: str) -> list[tuple[CellDraws, str, float, bool]]:
+        """Return every published time of an experiment's table: cell, stack, published seconds a step, and whether an
+        input was fitted on it.
+        """
+        cells = self.paper.spec.experiments[experiment].cells
+        found: list[tuple[CellDraws, str, float, bool]] = []
+        for cell in cells_of(self.paper, experiment) if cells is not None else ():
+            draws = self.draws(experiment, cell)
+            for stack in draws.stacks:
+                published = metrics.step_published(self.paper, cells.table, draws, stack) if cells is not None else None
+                if published is None or cell.row is None:
+                    continue
+                inputs = origins(self.paper, experiment, draws, self._costs(experiment), [stack])
+                evidence, _ = evidence_of(inputs, [cell.row.number_id(stack)])
+                found.append((draws, stack, published, evidence is Evidence.FITTED))
+        return found
 
     def result(self, claim: Claim) -> ClaimResult:
         """Return what became of one claim."""

@@ -13,7 +13,6 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from orch.cluster.link import Link
-from orch.cluster.span import Span
 from orch.recipe import Recipe
 from orch.reproduce.evaluate import CellDraws, Setting
 from orch.reproduce.paper import Paper
@@ -68,7 +67,8 @@ def origins(
     found.append(Origin("model", model, _at(recipe, "model"), profile.source))
     if recipe.spec.compute is None and not profile.measured:
         found.append(Origin("device", device.name, _at(recipe, "cluster.device.source"), device.basis.source))
-    found += _links(recipe)
+    kinds = sorted({kind for name in stacks for kind in draws.stacks[name].kinds})
+    found += [origin for kind in kinds for origin in _links(recipe, kind)]
     found += [
         Origin(
             f"uncertain: {entry.path}", entry.shown, str(entry.where), entry.known.source, tuple(entry.known.evidence)
@@ -102,44 +102,34 @@ def _at(recipe: Recipe, path: str) -> str:
         return str(recipe.path)
 
 
-def _links(recipe: Recipe) -> list[Origin]:
-    """Return the links that a collective of all ranks uses, with what speaks for them."""
-    cluster = recipe.cluster
-    span = cluster.world
-    if span.size == 1:
+def _links(recipe: Recipe, kind: str) -> list[Origin]:
+    """Return the links that a collective of all ranks uses, with what speaks for its cost."""
+    links, span = recipe.cluster.links, recipe.cluster.world
+    outer = links.inter if span.nodes > 1 else links.intra
+    if outer is None or span.size == 1:
         return []
-    used: list[tuple[str, Link | None]] = [("inter" if span.nodes > 1 else "intra", _outer(recipe))]
-    outer = _outer(recipe)
-    if span.nodes > 1 and span.per_node > 1 and outer is not None and outer.chosen("all-reduce", span) is None:
-        used.append(("intra", cluster.links.intra))
-    return [_link(recipe, which, link, span) for which, link in used if link is not None]
+    used = [_link(recipe, "inter" if span.nodes > 1 else "intra", outer, kind)]
+    if span.nodes > 1 and span.per_node > 1 and outer.chosen(kind, span) is None and links.intra is not None:
+        used.append(_link(recipe, "intra", links.intra, kind))
+    return used
 
 
-def _outer(recipe: Recipe) -> Link | None:
-    links = recipe.cluster.links
-    return links.inter if recipe.cluster.world.nodes > 1 else links.intra
-
-
-def _link(recipe: Recipe, which: str, link: Link, span: Span) -> Origin:
-    measured = link.chosen("all-reduce", span)
+def _link(recipe: Recipe, which: str, link: Link, kind: str) -> Origin:
+    span = recipe.cluster.world
+    measured = link.chosen(kind, span)
     path = f"cluster.links.{which}"
     if measured is None:
         level = link.point_to_point()
-        value = f"alpha {level.alpha_s * 1e6:.4g} us, beta {level.beta_s_per_byte * 1e9:.4g} ns/B"
+        value = f"{kind} from alpha {level.alpha_s * 1e6:.4g} us, beta {level.beta_s_per_byte * 1e9:.4g} ns/B"
         return Origin(path, value, _at(recipe, f"{path}.source"), link.source, link.evidence)
     place = link.measured.index(measured)
-    at = _at(recipe, f"{path}.measured.{place}.ranks")
-    value = f"{measured.collective} of {measured.span.size} ranks, carried to {span.size}: {_curve(link, span)}"
-    return Origin(f"{path}.measured.{place}", value, at, measured.source or link.source, measured.evidence)
-
-
-def _curve(link: Link, span: Span) -> str:
-    measured = link.chosen("all-reduce", span)
-    assert measured is not None
-    curve = measured.on("all-reduce", span)
-    return f"{curve.start_up_s * 1e6:.4g} us + {curve.per_byte_s * 1e9:.4g} ns/B" + (
+    curve = measured.on(kind, span)
+    line = f"{curve.start_up_s * 1e6:.4g} us + {curve.per_byte_s * 1e9:.4g} ns/B" + (
         ", with knees" if curve.knees else ""
     )
+    value = f"{measured.collective} of {measured.span.size} ranks, as {kind} of {span.size}: {line}"
+    at = _at(recipe, f"{path}.measured.{place}.ranks")
+    return Origin(f"{path}.measured.{place}", value, at, measured.source or link.source, measured.evidence)
 
 
 def _stack(recipe: Recipe, name: str) -> Origin:

@@ -116,7 +116,7 @@ def of_table(paper: Paper, table: str, claim: Claim, draws: CellDraws) -> Publis
         single = row.number(paper.tables[table].column("single", paper.where(claim))) or math.nan
         # One column of samples a second of one worker, or of seconds a step of it, whatever the others hold.
         alone = single if paper.spec.evidence[table].values == "step_time" else draws.recipe.batch_per_worker() / single
-        value, ids = alone / of, [*ids, row.number_id("single")]
+        value = alone / of  # what one worker does alone is what it is compared with, not what is to be explained
     return Published(value, paper.spec.evidence[table].source, ids=tuple(ids))
 
 

@@ -130,6 +130,9 @@ def _at(paper: Paper, path: tuple[str, ...]) -> Position:
 
 
 def _check_experiments(paper: Paper) -> None:
+    for name, table in paper.tables.items():
+        for index, column in enumerate(paper.spec.evidence[name].also):
+            table.column(column, _at(paper, ("evidence", name, "also", str(index))))
     for name, experiment in paper.spec.experiments.items():
         cells = experiment.cells
         if cells is None:

@@ -70,6 +70,7 @@ class Evidence(Section):
     values: Literal["step_time", "throughput"] | None = Field(
         default=None, description="what the columns of stacks hold: seconds a step, or samples a second of all workers"
     )
+    also: list[str] = Field(default=[], description="columns of stacks that no recipe here runs")
     source: Provenance = Field(description="how it came to us")
     where: Text = Field(description="where it stands, as a reader would look it up")
 
