@@ -194,28 +194,34 @@ def _local(recipe: Recipe, profile: Profile) -> Profile:
     return profile.spread(recipe.layout.experts, recipe.layout.slices)
 
 
+def footprint(recipe: Recipe, name: str, inputs: Inputs, plan: Plan) -> Footprint:
+    """Return the bytes of one worker of a stack that runs `plan`."""
+    train, profile = recipe.stacks[name].train, _local(recipe, inputs.profiles[name])
+    sends = [task for step in plan.steps for task in step if isinstance(task.op, Collective)]
+    spans = {group: inputs.cluster.span(plan.groups[group].blocks[0]) for group in plan.groups}
+    batch = recipe.batch_per_worker(name)
+    return Footprint(
+        payload=sum(task.op.nbytes for task in sends) / plan.period,
+        wire=sum(task.op.wire_bytes(spans[task.group]) for task in sends) / plan.period,
+        peak_memory=peak_memory_bytes(plan, profile, batch, train.precision, optimizer_kind(train)),
+    )
+
+
 def _forecast(recipe: Recipe, name: str, inputs: Inputs) -> StackForecast:
-    stack, cluster, profile = recipe.stacks[name], inputs.cluster, inputs.profiles[name]
+    cluster, profile = inputs.cluster, inputs.profiles[name]
     plan, passes = plan_stack(recipe, name, inputs)
     timeline = simulate(plan, cluster)
-    sends = [task for step in plan.steps for task in step if isinstance(task.op, Collective)]
-    spans = {group: cluster.span(plan.groups[group].blocks[0]) for group in plan.groups}
-    largest = max((task.op.nbytes for task in sends), default=0)
-    batch = recipe.batch_per_worker(name)
+    largest = max(
+        (task.op.nbytes for step in plan.steps for task in step if isinstance(task.op, Collective)), default=0
+    )
     return StackForecast(
         name=name,
         plan=plan,
         timeline=timeline,
         step_time_s=_band(plan, cluster, timeline.step_time_s, largest, _basis(cluster, profile, largest)),
         ceiling_s=simulate(plan, cluster.communication_free()).step_time_s,
-        footprint=Footprint(
-            payload=sum(task.op.nbytes for task in sends) / plan.period,
-            wire=sum(task.op.wire_bytes(spans[task.group]) for task in sends) / plan.period,
-            peak_memory=peak_memory_bytes(
-                plan, _local(recipe, profile), batch, stack.train.precision, optimizer_kind(stack.train)
-            ),
-        ),
-        lossless=stack.lossless,
+        footprint=footprint(recipe, name, inputs, plan),
+        lossless=recipe.stacks[name].lossless,
         passes=tuple(str(report) for report in passes),
     )
 

@@ -78,6 +78,20 @@ class Terminal:
         figures = [
             f"step {steps} of {self._steps}", where, f"loss {loss:.3f}", f"{samples_per_s:.0f} samples/s", _left(left),
         ]  # fmt: skip
+        self._show(figures, steps)
+
+    def line(self, text: str) -> None:
+        """Rewrite the line with any text, or write it every few seconds where nobody can see it being rewritten."""
+        now = time.monotonic()
+        if not self._live:
+            if now - self._said >= LINE_EVERY_S:
+                self._said = now
+                self._write(text + "\n")
+            return
+        self._write(f"\r\x1b[2K{text[: shutil.get_terminal_size().columns - 1]}")
+        self._open = True
+
+    def _show(self, figures: list[str], steps: int) -> None:
         if not self._live:
             self._write(" | ".join(figures) + "\n")
             return

@@ -20,8 +20,10 @@ from orch.recipe.compose import Composed, compose, merge
 from orch.recipe.faults import checked, first
 from orch.recipe.origin import Origin, complete, leaves, origin_of
 from orch.recipe.schema import LATER, Measure, Parallel, RecipeFile, Target, Train
+from orch.recipe.space import Parameter, space_of
 from orch.recipe.stacks import Stack, build_members
 from orch.recipe.subject import chosen_data, chosen_model, subject_knobs
+from orch.recipe.sweep import LEARNED, Sweep, unreadable
 from orch.recipe.tree import Node, dotted, mapping
 from orch.technique import Slot
 from orch.workload.layout import Layout
@@ -29,7 +31,7 @@ from orch.workload.layout import Layout
 
 @dataclass(frozen=True)
 class Recipe:
-    """A checked recipe. `files` are the YAML files it was made from, itself first."""
+    """A checked recipe. `files` are the YAML files it was made from, itself first; `space` is what its sweep varies."""
 
     spec: RecipeFile
     cluster: Cluster
@@ -40,6 +42,7 @@ class Recipe:
     path: Path
     files: tuple[Path, ...]
     tree: Node = field(repr=False)
+    space: tuple[Parameter, ...] = ()
 
     @property
     def name(self) -> str:
@@ -75,6 +78,11 @@ class Recipe:
     def on(self) -> str | None:
         """How workers are reached, or None when the recipe does not say."""
         return self.spec.on
+
+    @property
+    def sweep(self) -> Sweep | None:
+        """The search over settings, or None when the recipe has none."""
+        return self.spec.sweep
 
     def batch_per_worker(self, stack: str | None = None) -> int:
         """Return the samples each worker takes in a step [samples]."""
@@ -122,9 +130,11 @@ def check(composed: Composed) -> Recipe:
     data = chosen_data(tree, spec.data, model)
     layout = _layout(tree, spec, cluster, model)
     _check_mixtures(tree, stacks, model)
+    space = () if spec.sweep is None else space_of(tree, spec.sweep, stacks, spec.baseline)
+    _check_sought(tree, spec)
     full = complete(tree, spec, described, stacks, subject_knobs(model, data))
     _check_uncertain(tree, full)
-    return Recipe(spec, cluster, model, data, stacks, layout, composed.path, composed.files, full)
+    return Recipe(spec, cluster, model, data, stacks, layout, composed.path, composed.files, full, space)
 
 
 def _cluster(node: Node) -> ClusterSpec:
@@ -155,7 +165,7 @@ def _reserved(tree: Node) -> list[OrchError]:
 
 def _nothing(tree: Node) -> list[OrchError]:
     """Refuse `steps:` with nothing behind it, where leaving the key out means the default."""
-    sections = ((), ("train",), ("train", "optimizer"), ("measure",), ("target",))
+    sections = ((), ("train",), ("train", "optimizer"), ("measure",), ("target",), ("sweep",))
     return [
         OrchError(
             f"{dotted((*path, key))} has no value", code="E211", where=node.place, hint="write one, or remove the key"
@@ -271,6 +281,29 @@ def _check_uncertain(tree: Node, full: Node) -> None:
             message = f"uncertain names {quoted(path)}, which is no single value"
             hint = "name a number or a word below model, train, cluster, techniques or compute"
             raise OrchError(message, code="E234", where=entry.place, hint=hint)
+
+
+def _check_sought(tree: Node, spec: RecipeFile) -> None:
+    """Refuse a sweep for what the recipe cannot tell, or for what a simulation cannot."""
+    sweep, node = spec.sweep, tree.get("sweep") or tree
+    if sweep is None:
+        return
+    named = [*(name for name, _ in sweep.objectives), *sweep.constraints]
+    if "time_to_target" in named and spec.target is None:
+        hint = "add target: {metric: val_loss, reach: VALUE}"
+        raise OrchError(
+            "the sweep seeks time_to_target, but there is no target", code="E243", where=node.place, hint=hint
+        )
+    learned = [name for name in named if name in LEARNED]
+    if sweep.simulate_first is not None and learned:
+        message = f"simulate_first cannot tell {learned[0]}: only training can"
+        where = (node.get("simulate_first") or node).place
+        raise OrchError(message, code="E243", where=where, hint="remove it, or seek what a plan can tell")
+    for name, bound in sweep.constraints.items():
+        value = bound.at_most if bound.at_most is not None else bound.at_least
+        if (fault := unreadable(name, value)) is not None:
+            where = (node.find(("constraints", name)) or node).place
+            raise OrchError(f"the bound of {name}: {fault}", code="E243", where=where)
 
 
 def _check_quality(tree: Node, spec: RecipeFile, stacks: Mapping[str, Stack]) -> None:

@@ -27,9 +27,10 @@ from orch.recipe.overrides import (
 from orch.recipe.references import first_missing, resolve
 from orch.recipe.schema import RecipeFile
 from orch.recipe.source import display, read_file
+from orch.recipe.space import written_out
 from orch.recipe.tree import Node, kind, mapping
 
-ONE_OF = {("train", "optimizer")}
+ONE_OF = {("train", "optimizer"), ("sweep", "sampler"), ("sweep", "pruner")}
 _LONGEST_LINEAGE = 20
 
 
@@ -142,6 +143,8 @@ def merge(parent: Node, child: Node, path: tuple[str, ...] = ()) -> Node:
         return replace(child, over=parent)
     if path in ONE_OF and not set(child.value) <= set(parent.value):
         return replace(child, over=parent)
+    if path[:2] == ("sweep", "over") and len(path) == 3:
+        return replace(child, over=parent)  # choices and a range are two forms of one thing
     entries = dict(parent.value)
     for key in child.value:
         if (*path, key) in BATCHES and child.value[key].value is not None:
@@ -177,6 +180,8 @@ def normalise(tree: Node, *, stacks: bool = True) -> Node:
         )
     if "techniques" in entries:
         entries["techniques"] = _filled(entries["techniques"])
+    if "sweep" in entries:
+        entries["sweep"] = written_out(entries["sweep"])
     if "stacks" in entries and stacks:
         entries["stacks"] = _stacks(entries["stacks"])
     return mapping(entries, tree.where, tree.key_where, over=tree.over)

@@ -58,7 +58,7 @@ def parse_override(text: str, number: int) -> Override:
         )
     if written.endswith("+"):
         raise OrchError("orch has no `+=`", code="E131", where=where, hint="write the whole list: key=[a, b]")
-    path = _path(written.strip(), where)
+    path = path_of(written.strip(), where)
     if path[0] == "extends":
         raise OrchError(
             "extends cannot be set from the command line",
@@ -74,7 +74,8 @@ def is_override(where: Position) -> bool:
     return where.line is None and where.source.startswith("override ")
 
 
-def _path(written: str, where: Position) -> Path:
+def path_of(written: str, where: Position) -> Path:
+    """Return the keys of a dotted path. Raises OrchError (E131, E132) at `where`."""
     if not written:
         raise OrchError("has no path before its `=`", code="E132", where=where, hint="an override is path=value")
     parts: list[str] = []

@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from orch.errors import did_you_mean
+from orch.recipe.section import Count, NearNameError, Section
+from orch.recipe.sweep import Sweep
 from orch.units import Fraction, Seconds
 
 WAYS = ("inline", "processes", "local", "emulate", "torchrun")
@@ -23,17 +25,10 @@ Metric = Literal["loss", "accuracy", "val_loss", "val_accuracy"]
 LATER = {
     "grid": "a full factorial of cells",
     "scaling": "a series over worker counts",
-    "sweep": "a search over settings",
     "faults": "failures to inject",
     "tune": "an equal tuning budget for every stack",
 }
 """Sections that a recipe may not use yet, and what they will hold: refused by name, never ignored."""
-
-
-class Section(BaseModel):
-    """Base of every part of a recipe: frozen, no unknown keys, no silent conversion, finite numbers."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
 
 
 def _name(value: str) -> str:
@@ -48,14 +43,6 @@ def _import_path(value: str) -> str:
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*", value):
         raise ValueError("must be package.module:function")
     return value
-
-
-class NearNameError(ValueError):
-    """A refused name with the one that was probably meant."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 def _version(value: int) -> int:
@@ -77,7 +64,6 @@ Name = Annotated[str, AfterValidator(_name)]
 ImportPath = Annotated[str, AfterValidator(_import_path)]
 Reach = Annotated[str, AfterValidator(_reach)]
 Version = Annotated[int, AfterValidator(_version), WithJsonSchema({"const": 1})]
-Count = Annotated[int, Field(ge=1)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -348,3 +334,4 @@ class RecipeFile(Section):
     uncertain: dict[str, Unknown] = Field(
         default={}, description="inputs known as ranges only: {PATH: {range: [LOW, HIGH], source: WHY}}"
     )
+    sweep: Sweep | None = Field(default=None, description="a search over settings: orch sweep RECIPE")

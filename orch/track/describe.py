@@ -21,7 +21,7 @@ import orch
 from orch.track import directory, encoding
 from orch.track import steps as step_files
 from orch.track.directory import RunDirectory
-from orch.track.state import State
+from orch.track.state import State, Status
 
 RUN = "run"
 _KEY_CHARACTERS = 250
@@ -58,6 +58,7 @@ class Part:
     results: Mapping[str, object] = field(default_factory=dict)
     steps: Path | None = None
     values: Path | None = None
+    status: Status | None = None  # its own end, where that is not the run's
 
     def read(self) -> tuple[list[step_files.Step], list[step_files.Value]]:
         """Return the steps and values of the part, none for one that has no files of its own."""
@@ -88,12 +89,37 @@ def parts(run: RunDirectory, state: State) -> list[Part]:
         tags=_tags(tags | {"orch.part": RUN, "orch.reason": state.reason} | _source(run)),
         params=params(recipe),
         content=_content(state, results),
-        results={key: value for key, value in results.items() if key != "stacks"} | gains,
+        results={key: value for key, value in results.items() if key not in ("stacks", "trials")} | gains,
     )
     found = [whole]
+    found += _trials(run, tags)
     for name, folder in run.stack_folders().items():
         own = {"stack": name, "knobs": _mapping(recipe.get("stacks")).get(name), "techniques": recipe.get("techniques")}
         found += _stack_parts(name, folder, seeds, tags, own, _mapping(by_stack.get(name)), state)
+    return found
+
+
+_ENDS: dict[str, Status] = {"complete": "done", "pruned": "interrupted", "infeasible": "failed", "failed": "failed"}
+
+
+def _trials(run: RunDirectory, tags: dict[str, str]) -> list[Part]:
+    """Return the part of each trial of a sweep that this run finished; the last line about a trial counts."""
+    latest = {str(record.get("number")): record for record in encoding.read_lines(run.path / directory.TRIALS)}
+    found = []
+    for number, record in latest.items():
+        state = str(record.get("state"))
+        folder = run.path / "trials" / number
+        told = {name: str(record[name]) for name in ("reason", "same_as", "contended") if record.get(name)}
+        key = f"trial:{number}"
+        extra = {"orch.part": key, "orch.state": state, **{f"orch.trial.{name}": text for name, text in told.items()}}
+        found.append(
+            Part(
+                key=key, name=f"trial {number}", parent=RUN, folder=folder if folder.is_dir() else run.path,
+                tags=_tags(tags | extra), params=params(_mapping(record.get("params"))),
+                content=f"{state} {zlib.crc32(encoding.dumps(record).encode(errors='surrogatepass')):08x}",
+                results=_mapping(record.get("values")), status=_ENDS.get(state),
+            )
+        )  # fmt: skip
     return found
 
 

@@ -5,6 +5,7 @@
     recipe.yaml        the resolved recipe; origins.json says where each value came from
     environment.json   code, packages, hardware, links, seeds, threads; project.diff beside it
     stacks/<name>/     plan.json, trace.json, steps.seed0.csv, values.seed0.csv, ...
+    trials.jsonl       of a sweep: what came of each trial, a line each; trials/<number>/ of one that really ran
     figures/           every figure with the CSV it was drawn from
     logs/rank0.log     one per rank, and driver.log
     results.json       written once, at the end
@@ -29,6 +30,7 @@ from orch.track import encoding, state
 from orch.track.redact import redact, redact_command, redact_source
 
 FORMAT = 1
+TRIALS = "trials.jsonl"
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _ID = re.compile(r"\d{8}-\d{6}-[0-9a-z]{4}")
 _UNSAFE = re.compile(r"[^\w.+@=,-]+")

@@ -13,6 +13,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import cast
@@ -92,6 +93,30 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_json(path: Path, value: object) -> None:
     """Replace `path` by `value` as an indented document."""
     write_text(path, dumps(value, indent=1) + "\n")
+
+
+def append_line(path: Path, value: object) -> None:
+    """Append `value` to `path` as one line, in one write: a process that dies leaves the line whole or not there."""
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        os.write(handle, (dumps(value) + "\n").encode("utf-8", errors="backslashreplace"))
+    finally:
+        os.close(handle)
+
+
+def read_lines(path: Path) -> list[dict[str, object]]:
+    """Return the mappings that `append_line` wrote to `path`, without a line that was left half written."""
+    try:
+        lines = path.read_text("utf-8").split("\n")
+    except (OSError, ValueError):
+        return []
+    found: list[dict[str, object]] = []
+    for line in lines:
+        with suppress(ValueError):
+            value = loads(line)
+            if isinstance(value, dict):
+                found.append(value)
+    return found
 
 
 def read_json(path: Path) -> dict[str, object]:

@@ -170,7 +170,7 @@ class Index:
         if changed:
             self._client.log_batch(entry.run_id, tags=[RunTag(key, value) for key, value in changed.items()])
             entry.tags |= changed
-        status = _STATUS[state.status]
+        status = _STATUS[part.status or state.status]
         if state.is_open and entry.status != status:
             self._client.update_run(entry.run_id, status=status)
             entry.status = status
@@ -186,8 +186,8 @@ class Index:
             self._client.log_batch(entry.run_id, metrics=[Metric(p.key, p.value, p.time_ms, p.step) for p in some])
 
     def _close(self, run: RunDirectory, part: Part, state: State, entries: dict[str, _Entry]) -> _Entry:
-        entry = entries[part.key]
-        if entry.tags.get("orch.content") == part.content and entry.status == _STATUS[state.status]:
+        entry, status = entries[part.key], _STATUS[part.status or state.status]
+        if entry.tags.get("orch.content") == part.content and entry.status == status:
             return entry
         if entry.follower.repeated and part.parent:
             # MLflow keeps both of two values for one step; the last counts, so the entry is made anew, from the end.
@@ -200,7 +200,8 @@ class Index:
         self._copy(entry, part.folder)
         tags = describe.result_tags(part) | {"orch.content": part.content}
         self._client.log_batch(entry.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
-        self._client.set_terminated(entry.run_id, _STATUS[state.status], ended_ms)
+        self._client.set_terminated(entry.run_id, status, ended_ms)
+        entry.status = status
         return entry
 
     def _experiment(self, recipe: str) -> str:

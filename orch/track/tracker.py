@@ -12,13 +12,11 @@ Nothing here may end a training: a disk that refuses steps, or an index that is 
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Protocol, cast
 
 from orch.errors import OrchError
@@ -28,13 +26,10 @@ from orch.track.directory import Facts, RunDirectory
 from orch.track.indexer import IndexUnavailableError
 from orch.track.redact import redact_text
 from orch.track.settings import Store, store_of
+from orch.track.signals import signals_raise
 
 Warn = Callable[[str], None]
 FINISH_TIMEOUT_S = 20.0
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP, raised like Ctrl-C so that the same code cleans up."""
 
 
 class StackLog(Protocol):
@@ -66,6 +61,9 @@ class RunLog(Protocol):
 
     def write(self, name: str, value: object, stack: str | None = None) -> None:
         """Keep a file: text or bytes as they are, anything else as JSON."""
+
+    def trial(self, record: Mapping[str, object]) -> None:
+        """Keep what came of a trial of a sweep; `record` has its `number`, and the last of a number counts."""
 
     def environment(self, **facts: object) -> None:
         """Add facts that only the run could measure, such as links, threads or seeds."""
@@ -122,7 +120,7 @@ class Tracker:
         if self._index is not None:
             self._index.open()
         run = Run(made, project or Path.cwd(), self._warn, self._index)
-        with _signals_raise():
+        with signals_raise():
             try:
                 yield run
             except BaseException as error:
@@ -183,6 +181,10 @@ class Run:
             self.attempt(f"write {name}", lambda: encoding.write_text(path, value))
         else:
             self.attempt(f"write {name}", lambda: base.write_json(name, value))
+
+    def trial(self, record: Mapping[str, object]) -> None:
+        """Keep what came of a trial of a sweep: one line, one write."""
+        self.attempt("keep trials", lambda: encoding.append_line(self.path / directories.TRIALS, record))
 
     def environment(self, **facts: object) -> None:
         """Add facts that only the run could measure, such as links, threads or seeds."""
@@ -350,6 +352,9 @@ class Untracked:
     def write(self, name: str, value: object, stack: str | None = None) -> None:
         """Do nothing."""
 
+    def trial(self, record: Mapping[str, object]) -> None:
+        """Do nothing."""
+
     def environment(self, **facts: object) -> None:
         """Do nothing."""
 
@@ -367,26 +372,6 @@ def _end_of(error: BaseException) -> tuple[state.Status, str]:
     if isinstance(error, SystemExit) and error.code in (130, 143):
         return "interrupted", f"exit {error.code}"
     return "failed", str(error) or type(error).__name__
-
-
-@contextmanager
-def _signals_raise() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise `Terminated` in the main thread, unless somebody already handles them."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Terminated(signal.Signals(number).name)
-
-    changed = []
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, stop)
-                changed.append(number)
-    try:
-        yield
-    finally:
-        for number in changed:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def _to_stderr(message: str) -> None:

@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from orch.errors import OrchError, RunError
-from orch.track import directory, encoding, indexer, state, steps, tracker
+from orch.track import directory, encoding, indexer, state, steps
 from orch.track.directory import Facts
+from orch.track.signals import Terminated
 from orch.track.steps import Step, Value
 from orch.track.tracker import Tracker
 
@@ -61,7 +62,7 @@ def test_a_run_from_start_to_end(track, tmp_path):
         (RuntimeError("rank 2 died"), "failed"),
         (OrchError("no"), "failed"),
         (KeyboardInterrupt(), "interrupted"),
-        (tracker.Terminated("SIGTERM"), "interrupted"),
+        (Terminated("SIGTERM"), "interrupted"),
         (SystemExit(3), "failed"),
         (SystemExit(130), "interrupted"),
         (GeneratorExit(), "failed"),

@@ -1,0 +1,106 @@
+"""What a sweep came to, as data for programs and as a table for people."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orch.sweep.metrics import Sought, key
+from orch.sweep.study import COMPLETE, Record, best_of, feasible
+from orch.units import format_bytes, format_seconds
+
+Document = dict[str, Any]
+_SHOWN = 12
+
+
+def document(name: str, mode: str, records: Sequence[Record], sought: Sought, more: Mapping[str, Any]) -> Document:
+    """Return a study in the form of `orch sweep --json`."""
+    best = best_of(records, sought)
+    fit = feasible(records, sought)
+    found: Document = {
+        "study": name,
+        "mode": mode,
+        "objectives": {key(objective.metric): objective.direction for objective in sought.objectives},
+        "constraints": [str(constraint) for constraint in sought.constraints],
+        "counts": dict(Counter(record.state for record in records)),
+        "trials": [record.to_json() for record in records],
+        "best": None if best is None else {**best.to_json(), "overrides": overrides_of(best.params), "confirmed": None},
+    }
+    if len(sought.objectives) > 1:
+        points = [sought.of_values(record.about.values) for record in fit]
+        found["pareto"] = sorted(fit[index].number for index in sought.front(points))
+    return found | dict(more)
+
+
+def overrides_of(params: Mapping[str, Any]) -> list[str]:
+    """Return parameters as overrides of a command line; the stack is none."""
+    return [
+        f"{path}={value if isinstance(value, str) else json.dumps(value)}"
+        for path, value in params.items()
+        if path != "stack"
+    ]
+
+
+def shown(name: str, value: float | None) -> str:
+    """Return a metric for people; `name` is its key in JSON."""
+    if value is None:
+        return ""
+    if name.endswith("_per_s"):
+        return f"{value:.0f}/s"
+    if name.endswith("_s"):
+        return format_seconds(value)
+    if name.endswith("_bytes"):
+        return format_bytes(value)
+    return f"{value:.2f}x" if name == "speedup" else f"{value:.4g}"
+
+
+def table_of(found: Document) -> tuple[list[str], list[list[str]]]:
+    """Return headers and rows of the best trials; the JSON document has all."""
+    rows = ranked(found)
+    metrics = list(dict.fromkeys([*found["objectives"], *(name for trial in rows for name in trial["values"])]))
+    paths = list(dict.fromkeys(path for trial in rows for path in trial["params"]))
+    cells = [
+        [
+            str(trial["number"]), *(shown(name, trial["values"].get(name)) for name in metrics),
+            *(_param(trial["params"].get(path)) for path in paths),
+        ]
+        for trial in rows[:_SHOWN]
+    ]  # fmt: skip
+    return ["trial", *metrics, *paths], cells
+
+
+def ranked(found: Document) -> list[Document]:
+    """Return the complete trials, best first, equal cells once; those of the Pareto front where there is one."""
+    whole = [trial for trial in found["trials"] if trial["state"] == COMPLETE and trial.get("same_as") is None]
+    if "pareto" in found:
+        whole = [trial for trial in whole if trial["number"] in found["pareto"]]
+    first, direction = next(iter(found["objectives"].items()))
+    sign = -1.0 if direction == "maximize" else 1.0
+    return sorted(whole, key=lambda trial: sign * trial["values"][first])
+
+
+def _param(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, str) and value[:-1].isdigit() and value.endswith("B"):
+        return format_bytes(float(value[:-1]))
+    return str(value)
+
+
+def lines_of(found: Document) -> list[str]:
+    """Return what stands below the table."""
+    counts = ", ".join(f"{number} {state}" for state, number in found["counts"].items())
+    same = sum(trial.get("same_as") is not None for trial in found["trials"])
+    again = f" ({same} met a cell that had been run)" if same else ""
+    lines = ["", f"{found['study']}: {len(found['trials'])} trials: {counts}{again}"]
+    reasons = Counter(
+        trial["reason"] for trial in found["trials"] if trial.get("reason") and trial["state"] != COMPLETE
+    )
+    lines += [f"{number} x {reason}" for reason, number in reasons.most_common(3)]
+    if found.get("stopped"):
+        lines.append(f"stopped: {found['stopped']}; the same line goes on")
+    return lines

@@ -1,0 +1,168 @@
+"""Optuna's samplers and pruners by name, seeded so that a point depends on the trial's number and not on who asks.
+
+The same sampler made twice from one seed proposes the same points twice: a sweep that is taken up again, or two drivers
+of one study, would repeat themselves. So the sampler is seeded anew for every trial, by (seed, number).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.samplers import BaseSampler
+from optuna.samplers._lazy_random_state import LazyRandomState
+from optuna.study import Study
+from optuna.trial import FrozenTrial
+
+from orch.errors import OrchError
+from orch.recipe.space import Parameter
+from orch.track import encoding
+
+ENUMERATED = ("GridSampler", "BruteForceSampler")
+# Their scrambling must be the same for every trial: the sequence is one.
+_ONE_SEQUENCE = ("QMCSampler",)
+MOST_CELLS = 1_000_000
+
+
+class Samplers:
+    """Makes the sampler of each trial of a study. Raises OrchError (E632) for arguments that Optuna does not take."""
+
+    def __init__(self, named: Mapping[str, Mapping[str, Any]], seed: int, space: Sequence[Parameter]) -> None:
+        self._name, self._arguments = next(iter(named.items()))
+        self._seed = seed
+        self._cells = list(cells(space)) if self._name in ENUMERATED else None
+        if self._cells is not None and self._arguments:
+            raise OrchError(f"{self._name} takes no arguments here: it runs every cell once", code="E632")
+        # Kept for all trials: what it has worked out about earlier ones is worth more than a clean start.
+        self._sampler = Enumerated(self._cells) if self._cells is not None else self._made()
+
+    @property
+    def size(self) -> int | None:
+        """How many cells there are at all, None where the sampler could go on for ever."""
+        return None if self._cells is None else len(self._cells)
+
+    def at(self, number: int) -> BaseSampler:
+        """Return the sampler, ready for trial `number`. The next call changes it: one trial is asked for at a time."""
+        if self._cells is None and self._name not in _ONE_SEQUENCE:
+            _reseed(self._sampler, seed_of(self._seed, number))
+        return self._sampler
+
+    def _made(self) -> BaseSampler:
+        made: BaseSampler = _made(optuna.samplers, self._name, {"seed": seed_of(self._seed, 0), **self._arguments})
+        return made
+
+
+def _reseed(sampler: BaseSampler, seed: int) -> None:
+    """Seed every generator of a sampler and of those it asks. Optuna's own `reseed_rng` draws from the system."""
+    for part in vars(sampler).values():
+        if isinstance(part, LazyRandomState):
+            part.rng.seed(seed)
+        elif isinstance(part, BaseSampler):
+            _reseed(part, seed)
+
+
+def pruner_of(named: Mapping[str, Mapping[str, Any]]) -> optuna.pruners.BasePruner:
+    """Return the pruner a recipe names. Raises OrchError (E632) for arguments that Optuna does not take."""
+    name, arguments = next(iter(named.items()))
+    if name == "PatientPruner":
+        arguments = {"wrapped_pruner": None, **arguments}
+    found: optuna.pruners.BasePruner = _made(optuna.pruners, name, arguments)
+    return found
+
+
+def _made(module: Any, name: str, arguments: Mapping[str, Any]) -> Any:
+    try:
+        return getattr(module, name)(**arguments)
+    except ImportError as error:
+        missing = str(error).splitlines()[0]
+        raise OrchError(f"{name} needs a library that is not installed: {missing}", code="E632") from None
+    except (TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0].replace(f"{name}.__init__() ", "")
+        hint = f"its arguments: help(optuna.{module.__name__.split('.')[-1]}.{name})"
+        raise OrchError(f"{name}: {reason}", code="E632", hint=hint) from None
+
+
+def seed_of(seed: int, number: int) -> int:
+    """Return a seed for trial `number` that no other trial of the same `seed` has in common with another `seed`."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{number}".encode()).digest()[:4], "big")
+
+
+def cells(space: Sequence[Parameter]) -> Iterator[dict[str, Any]]:
+    """Yield every combination of a space whose values can be counted, conditions kept. Raises OrchError (E632)."""
+    endless = next((parameter for parameter in space if parameter.steps() is None), None)
+    if endless is not None:
+        message = f"a grid needs values that can be counted: {endless.path} has a range without a step"
+        raise OrchError(message, code="E632", where=endless.where, hint="give choices, or a step")
+    yield from _cells(space, {}, [0])
+
+
+def _cells(space: Sequence[Parameter], chosen: dict[str, Any], count: list[int]) -> Iterator[dict[str, Any]]:
+    if not space:
+        count[0] += 1
+        if count[0] > MOST_CELLS:
+            raise OrchError(f"the grid has more than {MOST_CELLS:,} cells", code="E632", hint="sample it instead")
+        yield dict(chosen)
+        return
+    parameter, rest = space[0], space[1:]
+    for value in (parameter.steps() or ()) if parameter.active(chosen) else (None,):
+        given = chosen if value is None and not parameter.active(chosen) else {**chosen, parameter.path: value}
+        yield from _cells(rest, given, count)
+
+
+class Enumerated(BaseSampler):
+    """Gives trial n the values of cell n: a grid, each cell once. Optuna's own fails when asked and told."""
+
+    def __init__(self, cells: Sequence[Mapping[str, Any]]) -> None:
+        self._cells = cells
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return {}
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        return {}
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        value = self._cells[trial.number][param_name]
+        if isinstance(param_distribution, CategoricalDistribution):
+            return as_category(value)
+        return _number(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, str):
+        digits = value.rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz/")
+        return float(digits)
+    return float(value)
+
+
+def distribution(parameter: Parameter) -> BaseDistribution:
+    """Return the distribution of a parameter, its numbers in SI."""
+    if parameter.choices:
+        return CategoricalDistribution([as_category(value) for value in parameter.choices])
+    if parameter.whole:
+        step = int(parameter.step) if parameter.step is not None else 1
+        return IntDistribution(int(parameter.low), int(parameter.high), log=parameter.log, step=step)
+    return FloatDistribution(parameter.low, parameter.high, log=parameter.log, step=parameter.step)
+
+
+def as_category(value: Any) -> Any:
+    """Return a choice as Optuna keeps it: scalars as they are, anything else as JSON text."""
+    return value if value is None or isinstance(value, (bool, int, float, str)) else encoding.dumps(value)
+
+
+def from_category(parameter: Parameter, category: Any) -> Any:
+    """Return the choice that `as_category` was given."""
+    same = (v for v in parameter.choices if as_category(v) == category and type(as_category(v)) is type(category))
+    return next(same, category)
