@@ -71,6 +71,30 @@ def refuse_or_note(size: int, device: str) -> tuple[str, ...]:
     return (f"{size} workers share {cores} core{'s' * (cores != 1)}",) if size > cores else ()
 
 
+def share_out(specs: Sequence[Spec], visible: str | None) -> list[Spec]:
+    """Share this machine's GPUs (those in `visible`, as CUDA_VISIBLE_DEVICES lists them) and cores among its workers."""
+    return split_cores(split_gpus(specs, visible))
+
+
+def split_cores(specs: Sequence[Spec]) -> list[Spec]:
+    """Bind the CPU workers of a machine to their cores where they outnumber them evenly.
+
+    Left to itself the kernel keeps three of four workers on one of two cores for steps at a time: the same step took
+    31 to 58 ms, bound 32 to 35 ms. Uneven numbers are left to it: bound, the core with one worker more would set the pace.
+    """
+    return [
+        replace(spec, cores=core_of(index, len(specs))) if spec.device == "cpu" else spec
+        for index, spec in enumerate(specs)
+    ]
+
+
+def core_of(index: int, count: int) -> tuple[int, ...]:
+    """Return the core of worker `index` of `count` on this machine; none where workers are not bound."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    bound = cores and count > len(cores) and count % len(cores) == 0
+    return (cores[index % len(cores)],) if bound else ()
+
+
 def split_gpus(specs: Sequence[Spec], visible: str | None) -> list[Spec]:
     """Give each GPU worker of a machine its own device of those in `visible` (as CUDA_VISIBLE_DEVICES lists them)."""
     names = [name for name in (visible or "").split(",") if name]

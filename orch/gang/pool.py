@@ -187,7 +187,7 @@ class Pool:
         return workers
 
     def _local_workers(self, key: _Key) -> Workers:
-        specs = machine.split_gpus(key.specs(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+        specs = machine.share_out(key.specs(), os.environ.get("CUDA_VISIBLE_DEVICES"))
         try:
             return LocalWorkers(self._fork_server(), specs)
         except EOFError:  # somebody ended the server since the last gang: a new one, once

@@ -41,7 +41,7 @@ class RayHost(Host):
         if specs[0].interface:
             here = interfaces.address_of(specs[0].interface)
             specs = [replace(spec, host=here) for spec in specs]
-        super().start(crew, machine.split_gpus(specs, os.environ.get("CUDA_VISIBLE_DEVICES")))
+        super().start(crew, machine.share_out(specs, os.environ.get("CUDA_VISIBLE_DEVICES")))
 
     def where(self) -> str:
         """Return which machine this is."""

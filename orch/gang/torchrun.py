@@ -190,7 +190,9 @@ def _push(host: Host, crew: int, connection: Connection, lock: threading.Lock, s
 
 
 def _placed(spec: Spec, environ: Mapping[str, str]) -> Spec:
-    """Return `spec` with what only its own machine knows: its address for collectives, and its GPU."""
+    """Return `spec` with what only its own machine knows: its address for collectives, its GPU or its core."""
+    cores = machine.core_of(int(environ.get("LOCAL_RANK", "0")), int(environ.get("LOCAL_WORLD_SIZE", "1")))
+    spec = replace(spec, cores=cores if spec.device == "cpu" else ())
     if spec.device != "cpu":
         visible = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
         index = int(environ.get("LOCAL_RANK", "0"))

@@ -38,7 +38,7 @@ SPOOL = Spool.SPOOL
 @dataclass(frozen=True, slots=True)
 class Spec:
     """What a worker is from birth to death. `host`: its address for collectives, `interface`: the one that
-    was asked for by name. `device`: `cpu` or `cuda:0`.
+    was asked for by name. `device`: `cpu` or `cuda:0`. `cores`: those it is bound to; none: the kernel places it.
     """
 
     rank: int
@@ -48,6 +48,7 @@ class Spec:
     host: str = "127.0.0.1"
     interface: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
+    cores: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,8 @@ def serve(spec: Spec, connection_descriptor: int, progress_descriptor: int, spoo
     if spec.interface:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", spec.interface)
     limit_threads(spec.threads)
+    if spec.cores:
+        os.sched_setaffinity(0, spec.cores)
     faulthandler.enable()
     outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_send_all, args=(outbox, connection), daemon=True).start()

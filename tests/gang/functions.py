@@ -52,6 +52,12 @@ def timed_all_reduce(worker: Worker, nbytes: int) -> float:
     return time.perf_counter() - begin
 
 
+def cores(worker: Worker) -> list[set[int]]:
+    """Run a collective, then say on which cores each thread of this process may run."""
+    all_reduce(worker)
+    return [os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")]
+
+
 def speak(worker: Worker, text: str) -> None:
     sys.stdout.write(f"{text} {worker.rank}\n")
     sys.stderr.write(f"{text} err {worker.rank}\n")

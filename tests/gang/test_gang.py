@@ -205,6 +205,17 @@ def test_more_workers_than_cores_is_noted() -> None:
         assert gang.notes[0].startswith(f"{size} workers share {size - 1} core")
 
 
+def test_workers_that_outnumber_the_cores_evenly_are_bound_with_all_their_threads(on: str) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    if 2 * len(cores) > 8:
+        pytest.skip("a machine with more cores than this test may make workers for")
+    with make_gang(on, 2 * len(cores)) as gang:
+        found = gang.call(functions.cores)
+    for rank, threads in enumerate(found):
+        assert len(threads) > 1
+        assert threads == [{cores[rank % len(cores)]}] * len(threads)
+
+
 def test_torch_is_held_to_the_threads_asked_for() -> None:
     with make_gang("processes", 1, threads=2, env={"ORCH_TEST": "yes"}) as gang:
         assert gang.call(functions.environment) == [(2, "2", "yes")]

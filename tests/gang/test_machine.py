@@ -24,6 +24,25 @@ def test_every_gpu_worker_gets_a_device_of_its_own() -> None:
     assert machine.split_gpus(cpu, "0") == cpu
 
 
+@pytest.mark.parametrize(
+    ("workers", "cores", "bound"),
+    [
+        (4, {3, 5}, [(3,), (5,), (3,), (5,)]),
+        (2, {3, 5}, [(), ()]),  # room for all: the kernel places them
+        (3, {3, 5}, [(), (), ()]),  # bound, one core would have two of them for ever
+        (2, {3}, [(3,), (3,)]),
+    ],
+)
+def test_workers_that_outnumber_the_cores_evenly_are_bound(
+    workers: int, cores: set[int], bound: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: cores)
+    specs = [Spec(rank, workers, 1) for rank in range(workers)]
+    assert [spec.cores for spec in machine.share_out(specs, None)] == bound
+    on_gpus = [Spec(rank, workers, 1, "cuda") for rank in range(workers)]
+    assert not any(spec.cores for spec in machine.share_out(on_gpus, "0,1,2,3"))
+
+
 def test_memory_and_cores_decide_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "free_bytes", lambda: 10 * machine.WORKER_BYTES)
     monkeypatch.setattr(machine, "num_cores", lambda: 4)
