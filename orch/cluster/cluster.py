@@ -10,6 +10,7 @@ from orch.cluster.curves import Curve, Fastest, Number
 from orch.cluster.device import Device
 from orch.cluster.link import FREE, Link, Links
 from orch.cluster.node import Node, pace_of
+from orch.cluster.sharing import Overhead, Sharing
 from orch.cluster.span import Span, span_of
 from orch.errors import OrchError
 
@@ -17,17 +18,6 @@ _HOW = {
     "intra": "links: {intra: {alpha: 10us, bandwidth: 10GB/s, source: ...}}",
     "inter": "links: {inter: {alpha: 50us, bandwidth: 10Gbit, per: node, source: ...}}",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Sharing:
-    """Measured slowdowns, at least 1: of compute while the network is busy, and of communication while the device
-    computes.
-    """
-
-    compute_slowdown: float = 1.0
-    communication_slowdown: float = 1.0
-    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +38,9 @@ class Cluster:
     speed: Mapping[int, float] = field(default_factory=dict, hash=False)
     jitter: float = 0.0
     sharing: Sharing | None = None
+    overhead: Overhead | None = None
+    # By kind of operation of a technique (`acp-sgd encode`): the seconds it takes, over those that its own formula says.
+    operations: Mapping[str, Curve] = field(default_factory=dict, hash=False)
     about: str = ""
     unequal: Mapping[int, Node] = field(default_factory=dict, hash=False)
     _curves: dict[tuple[str, Span, str | None], Curve | Fastest] = field(
@@ -192,9 +185,21 @@ class Cluster:
         """Return this cluster with the given links in place of its own; None keeps what is there."""
         return replace(self, links=Links(intra or self.links.intra, inter or self.links.inter))
 
+    def with_algorithm(self, name: str) -> Cluster:
+        """Return this cluster with collectives carried beyond what was measured by the counts of another algorithm."""
+        intra, inter = (link and link.with_algorithm(name) for link in (self.links.intra, self.links.inter))
+        return replace(self, links=Links(intra, inter))
+
     def communication_free(self) -> Cluster:
-        """Return this cluster with links that cost nothing: the ceiling."""
-        return replace(self, links=Links(FREE, FREE))
+        """Return this cluster with links that cost nothing, and whose collectives nobody has to launch: the ceiling."""
+        overhead = self.overhead and replace(self.overhead, collective_s=0.0)
+        return replace(self, links=Links(FREE, FREE), sharing=None, overhead=overhead)
+
+    def in_way(self, way: str) -> Cluster:
+        """Return this cluster with collectives costing what they do in one of `sharing.WAYS`."""
+        factor = self.sharing.factor(way) if self.sharing is not None else 1.0
+        intra, inter = (link and link.in_way(way, factor) for link in (self.links.intra, self.links.inter))
+        return replace(self, links=Links(intra, inter))
 
     def scaled(self, start_up: Number = 1.0, per_byte: Number = 1.0, compute: Number = 1.0) -> Cluster:
         """Return this cluster with start-ups, bytes and compute costing that many times as much; arrays make a variant

@@ -6,7 +6,7 @@ variant or a rank) and the result broadcasts; NumPy itself is never imported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -64,6 +64,18 @@ class Curve:
         """Return the cost of handing over `part * n` bytes, as a function of n."""
         knees = tuple((knee / part, change * part) for knee, change in self.knees)
         return Curve(self.start_up_s, self.per_byte_s * part, knees)
+
+    @staticmethod
+    def fitted(points: Sequence[tuple[float, float]]) -> Curve:
+        """Return the line of least squares through (size, seconds), with neither start-up nor slope below zero."""
+        count = len(points)
+        if not count:
+            raise ValueError("a line needs a point")
+        middle, level = sum(size for size, _ in points) / count, sum(seconds for _, seconds in points) / count
+        spread = sum((size - middle) ** 2 for size, _ in points)
+        slope = sum((size - middle) * (seconds - level) for size, seconds in points) / spread if spread else 0.0
+        slope = min(max(0.0, slope), level / middle if middle > 0 else 0.0)
+        return Curve(max(0.0, level - slope * middle), slope)
 
     @staticmethod
     def through(points: Mapping[float, float]) -> Curve:

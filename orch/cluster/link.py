@@ -28,6 +28,8 @@ class Measured:
     source: str = ""
     sizes: tuple[float, float] | None = None
     evidence: tuple[str, ...] = ()
+    # The same collective timed in other ways (`sharing.WAYS`).
+    ways: tuple[tuple[str, Curve], ...] = ()
 
     def on(self, collective: str, span: Span) -> Curve:
         """Return the cost of `collective` on `span`: as measured, or carried there by the counts of the algorithm's
@@ -42,6 +44,16 @@ class Measured:
         messages, sent = factors(self.collective, self.algorithm, self.span)
         new_messages, new_sent = factors(collective, self.algorithm, span)
         return self.curve.scaled(new_messages / messages, new_sent / sent)
+
+    def in_way(self, way: str, factor: Number) -> Measured:
+        """Return this measurement as it was timed in another way; where it was not, every time multiplied by `factor`."""
+        found = dict(self.ways).get(way)
+        return replace(self, curve=self.curve.scaled(factor, factor) if found is None else found, ways=())
+
+    def scaled(self, start_up: Number, per_byte: Number) -> Measured:
+        """Return this measurement with its start-ups and slopes multiplied, in every way."""
+        ways = tuple((way, curve.scaled(start_up, per_byte)) for way, curve in self.ways)
+        return replace(self, curve=self.curve.scaled(start_up, per_byte), ways=ways)
 
     def times(self, span: Span) -> float:
         """Return by which factor `span` lies beyond (or below) the measured group, at least 1."""
@@ -73,19 +85,26 @@ class Link:
 
     @staticmethod
     def from_tables(
-        tables: Mapping[str, Mapping[float, float]], span: Span, source: str, algorithm: str = "ring"
+        tables: Mapping[str, Mapping[float, float]],
+        span: Span,
+        source: str,
+        algorithm: str = "ring",
+        ways: Mapping[str, Mapping[str, Mapping[float, float]]] | None = None,
     ) -> Link:
         """Return a link known by measured tables, as a run's warm-up makes them: collective -> bytes -> seconds on `span`.
 
-        A collective without a table is solved from the all-reduce's. Raises OrchError for unknown names, ValueError for
-        a table of fewer than two sizes.
+        `ways` holds, by way, such tables of the same collectives. A collective without a table is solved from the
+        all-reduce's. Raises OrchError for unknown names, ValueError for a table of fewer than two sizes.
         """
         measured = []
         for collective, seconds in tables.items():
             forms(collective, algorithm)
             sizes = (min(seconds, default=0.0), max(seconds, default=0.0))
             curve = Curve.through(seconds)
-            measured.append(Measured(collective, span, curve, algorithm, "measured", source, sizes))
+            others = tuple(
+                (way, Curve.through(found[collective])) for way, found in (ways or {}).items() if collective in found
+            )
+            measured.append(Measured(collective, span, curve, algorithm, "measured", source, sizes, ways=others))
         return Link(None, span.per_node > 1, algorithm, tuple(measured), "measured", source)
 
     def point_to_point(self) -> Level:
@@ -158,8 +177,18 @@ class Link:
         level = self.level
         if level is not None:
             level = Level(level.alpha_s * start_up, level.beta_s_per_byte * per_byte, level.gamma_s_per_byte * per_byte)
-        measured = tuple(replace(found, curve=found.curve.scaled(start_up, per_byte)) for found in self.measured)
+        measured = tuple(found.scaled(start_up, per_byte) for found in self.measured)
         return replace(self, level=level, measured=measured)
+
+    def with_algorithm(self, name: str) -> Link:
+        """Return this link, and what was measured on it, with another algorithm."""
+        measured = tuple(replace(found, algorithm=name) for found in self.measured)
+        return replace(self, algorithm=name, measured=measured)
+
+    def in_way(self, way: str, factor: Number) -> Link:
+        """Return this link with collectives as they were timed in another way, else `factor` times as long."""
+        measured = tuple(found.in_way(way, factor) for found in self.measured)
+        return replace(self.scaled(factor, factor), measured=measured)
 
 
 @dataclass(frozen=True, slots=True)

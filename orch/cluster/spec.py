@@ -13,12 +13,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from orch.cluster.basis import Basis
-from orch.cluster.cluster import Cluster, Sharing
+from orch.cluster.cluster import Cluster
 from orch.cluster.collectives import Level
 from orch.cluster.curves import Curve
 from orch.cluster.device import Device
 from orch.cluster.link import Link, Links, Measured
 from orch.cluster.node import Node
+from orch.cluster.sharing import BESIDE, BESIDE_SINGLE, SINGLE, STOLEN, Overhead, Sharing
 from orch.cluster.span import Span
 from orch.cluster.spec_nodes import Delay, Loss, UnequalSpec
 from orch.errors import OrchError
@@ -41,6 +42,7 @@ PerByte = Annotated[SecondsPerByte, Field(ge=0)]
 Bandwidth = Annotated[BytesPerSecond, Field(gt=0)]
 Size = Annotated[Bytes, Field(gt=0)]
 Rate = Annotated[FlopsPerSecond, Field(gt=0)]
+Table = dict[Size, StartUp]
 Source = Annotated[str, Field(strict=True, min_length=1)]
 Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8"]
 CollectiveName = Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce"]
@@ -106,7 +108,11 @@ class MeasuredSpec(_Spec):
     alpha: StartUp | None = Field(None, description="start-up of the whole collective")
     beta: PerByte | None = Field(None, description="seconds a byte of payload of the whole collective")
     sizes: tuple[Size, Size] | None = Field(None, description="smallest and largest size the line was fitted on")
-    table: dict[Size, StartUp] | None = Field(None, min_length=2, description="size -> seconds, at least two sizes")
+    table: Table | None = Field(None, min_length=2, description="size -> seconds, at least two sizes")
+    single: Table | None = Field(None, min_length=2, description="the same, one collective at a time; table is a queue")
+    beside: Table | None = Field(None, min_length=2, description="the table while every rank computes")
+    beside_single: Table | None = Field(None, min_length=2, description="single while every rank computes")
+    stolen: Table | None = Field(None, min_length=2, description="seconds of compute that one collective takes away")
     algorithm: AlgorithmName | None = Field(
         None, description="whose counts carry it to other groups; default: the link's"
     )
@@ -127,6 +133,8 @@ class MeasuredSpec(_Spec):
 
     def build(self, link: LinkSpec, between_nodes: bool, devices_per_node: int) -> Measured:
         """Return the measurement as a value; ranks fill node after node where the link joins nodes."""
+        ways = {SINGLE: self.single, BESIDE: self.beside, BESIDE_SINGLE: self.beside_single, STOLEN: self.stolen}
+        others = tuple((way, Curve.through(table)) for way, table in ways.items() if table is not None)
         inner = min(devices_per_node, self.ranks) if between_nodes else self.ranks
         span = Span(self.ranks, -(-self.ranks // inner), inner)
         algorithm = self.algorithm or link.algorithm
@@ -142,6 +150,7 @@ class MeasuredSpec(_Spec):
                 source,
                 sizes,
                 self.evidence,
+                others,
             )
         return Measured(
             self.collective,
@@ -152,6 +161,7 @@ class MeasuredSpec(_Spec):
             source,
             self.sizes,
             self.evidence,
+            others,
         )
 
 
@@ -250,6 +260,32 @@ class SharingSpec(_Spec):
     communication_slowdown: Slowdown = Field(
         1.0, description="communication takes this many times as long while the device computes"
     )
+    lanes: Count = Field(1, description="collectives of one group that are worked off at once")
+    wait: StartUp = Field(0.0, description="how much later than a collective the slowest rank that waited goes on")
+    source: Source = Field(description="where the numbers come from")
+
+    def build(self) -> Sharing:
+        """Return the slowdowns as a value."""
+        return Sharing(self.compute_slowdown, self.communication_slowdown, self.source, self.lanes, self.wait)
+
+
+class OverheadSpec(_Spec):
+    """Measured seconds of compute that the runtime itself takes."""
+
+    step: StartUp = Field(0.0, description="in each step")
+    collective: StartUp = Field(0.0, description="for each collective that is launched")
+    source: Source = Field(description="where the numbers come from")
+
+    def build(self) -> Overhead:
+        """Return the overhead as a value."""
+        return Overhead(self.step, self.collective, self.source)
+
+
+class OperationSpec(_Spec):
+    """What an operation of a technique was measured to take: `least`, and `factor` times what its own formula says."""
+
+    least: StartUp = Field(description="seconds it takes however small it is")
+    factor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(description="times the formula's seconds")
     source: Source = Field(description="where the numbers come from")
 
 
@@ -275,6 +311,10 @@ class ClusterSpec(_Spec):
         0.0, description="relative standard deviation of compute times, drawn per rank and iteration"
     )
     sharing: SharingSpec | None = Field(None, description="slowdown of compute and communication by each other")
+    overhead: OverheadSpec | None = Field(None, description="what the runtime itself takes")
+    operations: dict[str, OperationSpec] = Field(
+        default_factory=dict, description="what techniques' own operations take: `acp-sgd encode`"
+    )
 
     @model_validator(mode="after")
     def _ranks_exist(self) -> Self:
@@ -303,7 +343,6 @@ class ClusterSpec(_Spec):
         """Return the cluster as a value."""
         intra = self.links.intra.build(False, self.devices_per_node) if self.links.intra else None
         inter = self.links.inter.build(True, self.devices_per_node) if self.links.inter else None
-        sharing = Sharing(**self.sharing.model_dump()) if self.sharing else None
         speed = dict(self.speed)
         unequal: dict[int, Node] = {}
         for number, node in self.unequal.items():
@@ -319,7 +358,9 @@ class ClusterSpec(_Spec):
             Links(intra, inter),
             speed,
             self.jitter,
-            sharing,
+            self.sharing.build() if self.sharing else None,
+            self.overhead.build() if self.overhead else None,
+            {name: Curve(one.least, one.factor) for name, one in self.operations.items()},
             self.about,
             unequal,
         )

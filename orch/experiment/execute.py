@@ -11,26 +11,25 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from orch.cluster import Cluster
 from orch.errors import OrchError, RunError
 from orch.experiment.breakdown import measured_breakdowns
+from orch.experiment.measure import Measurements, subject_of
 from orch.experiment.outcome import Outcome, Trained, mode_of
-from orch.experiment.predict import Forecast, Inputs, predict
+from orch.experiment.predict import Forecast, predict, repredict
 from orch.experiment.quality import block_time_s
 from orch.experiment.show import Show
 from orch.experiment.statistics import block_orders
 from orch.gang import Gang
-from orch.models.profile import Profile
 from orch.plan import to_json
 from orch.plan.timeline import Timeline
 from orch.recipe import Recipe
 from orch.runtime import session
-from orch.runtime.links import merge as merge_links
-from orch.runtime.observe import Observation, merge
-from orch.runtime.optimizers import Schedule
-from orch.runtime.session import Block, Progressed, StackJob, Subject
+from orch.runtime.session import Block, Progressed, StackJob
 from orch.track.steps import Step, Value
 from orch.track.tracker import RunLog
+
+# Blocks of every stack between two rounds of measurements.
+MEASURE_EVERY = 2
 
 
 class Execution:
@@ -42,7 +41,8 @@ class Execution:
         self._gang = gang
         self._run = run
         self._show = show
-        self._subjects = {name: _subject(recipe, name) for name in recipe.stacks}
+        self._subjects = {name: subject_of(recipe, name) for name in recipe.stacks}
+        self._measured = Measurements(recipe, gang, self._subjects)
         self._done = 0
 
     def all(self) -> Outcome:
@@ -52,12 +52,14 @@ class Execution:
         workers = self._gang.call(session.prepare, self._subjects[recipe.baseline.name])
         self._run.start()  # what is wrong with the user's model or data has been found: until here no run is kept for it
         self._show.stage("measuring layer times and links")
-        inputs = self._measure()
+        self._measured.round()
+        inputs = self._measured.inputs()
         cluster, notes = inputs.cluster, list(self._gang.notes)
         self._run.environment(
             workers=workers, seeds=list(recipe.seeds), links=cluster.links, sharing=cluster.sharing, notes=notes
         )
         forecast = predict(recipe, inputs)
+        self._measured.operations({name: stack.plan for name, stack in forecast.stacks.items()})
         for name, stack in forecast.stacks.items():
             self._run.write("plan.json", to_json(stack.plan), stack=name)
         self.outcome = Outcome(recipe, forecast, notes=self._gang.notes)
@@ -65,32 +67,9 @@ class Execution:
         for seed in recipe.seeds:
             self._train(seed, self.outcome)
         self._show.end()
+        # The machine has changed its speed since: what was measured between the blocks says how.
+        self.outcome = replace(self.outcome, forecast=repredict(forecast, recipe, self._measured.inputs()))
         return self.outcome
-
-    # -- the warm-up ------------------------------------------------------------------------------------------------------
-
-    def _measure(self) -> Inputs:
-        """Measure layer times, for each kind of training that stacks differ in, and links."""
-        profiles: dict[str, Profile] = {}
-        update_s: dict[str, float | None] = {}
-        seen: dict[tuple[object, ...], list[Observation]] = {}
-        for name, subject in self._subjects.items():
-            key = (subject.batch, subject.precision, str(subject.optimizer))
-            if key not in seen:
-                seen[key] = self._gang.call(session.watch, subject, self._recipe.seeds[0])
-            together = merge(seen[key])
-            profiles[name], update_s[name] = together.profile, together.update_s
-        return Inputs(self._measured_cluster(), profiles, update_s)
-
-    def _measured_cluster(self) -> Cluster:
-        """Return the recipe's cluster with what this gang's collectives cost, alone and beside compute."""
-        cluster = self._recipe.cluster
-        if cluster.world_size == 1:
-            return cluster
-        times = merge_links(self._gang.call(session.measure))
-        link = times.link(cluster.world)
-        cluster = cluster.with_links(inter=link) if cluster.nodes > 1 else cluster.with_links(intra=link)
-        return replace(cluster, sharing=times.sharing())
 
     # -- training ---------------------------------------------------------------------------------------------------------
 
@@ -105,6 +84,8 @@ class Execution:
         for name in recipe.stacks:
             self._block(results[name], None, measure.warmup, forecast)
         for number, order in enumerate(block_orders(list(recipe.stacks), measure.blocks, seed)):
+            if number % MEASURE_EVERY == MEASURE_EVERY - 1:
+                self._measured.round()
             for name in order:
                 self._block(results[name], number, measure.steps, forecast)
                 self._judge(results[name])
@@ -201,14 +182,6 @@ class Execution:
             error.message = f"{cell}: {error.message}"
             error.args = (error.message,)
             raise
-
-
-def _subject(recipe: Recipe, stack: str) -> Subject:
-    train = recipe.stacks[stack].train
-    assert recipe.data is not None
-    optimizer = {train.optimizer.name: train.optimizer.settings}
-    rate = Schedule(train.learning_rate.shape, train.learning_rate.warmup, recipe.training_steps(stack))
-    return Subject(recipe.model, recipe.data, recipe.batch_per_worker(stack), optimizer, train.precision, rate)
 
 
 def _refuse_differences(cell: str, ranks: Sequence[Block]) -> None:

@@ -116,15 +116,9 @@ def _simulate(recipe: Recipe, asked: Invocation) -> Document:
 
 
 def _run(recipe: Recipe, on: str, run: RunLog, show: Show) -> Document:
-    size, per_node = recipe.cluster.world_size, recipe.cluster.devices_per_node
-    settings: dict[str, Any] = {
-        "threads": _threads(size if on in HERE else per_node),
-        "device": _device(recipe),
-        "log_dir": None if run.path is None else run.path / "logs",
-        "per_node": per_node,
-        "nodes": _nodes(recipe, on),
-    }
-    with _torch_loading(on), make_gang(on, size, **settings) as gang:
+    log_dir = None if run.path is None else run.path / "logs"
+    settings = gang_settings(recipe, on, log_dir)
+    with _torch_loading(on), make_gang(on, recipe.cluster.world_size, **settings) as gang:
         from orch.experiment.execute import Execution
 
         for note in gang.notes:
@@ -139,6 +133,19 @@ def _run(recipe: Recipe, on: str, run: RunLog, show: Show) -> Document:
     found = document(outcome, results(outcome), mode_of(on))
     _keep_figures(run, figures(found, outcome.forecast, outcome))
     return _finish(run, found)
+
+
+def gang_settings(recipe: Recipe, on: str, log_dir: Path | None) -> dict[str, Any]:
+    """Return what `make_gang` is told of the workers of a recipe, beside how many."""
+    size, per_node = recipe.cluster.world_size, recipe.cluster.devices_per_node
+    threads = _threads(size if on in HERE else per_node)
+    return {
+        "threads": threads,
+        "device": _device(recipe),
+        "log_dir": log_dir,
+        "per_node": per_node,
+        "nodes": _nodes(recipe, on),
+    }
 
 
 @contextmanager

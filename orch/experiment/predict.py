@@ -12,14 +12,18 @@ from orch.cluster import Cluster
 from orch.errors import OrchError
 from orch.experiment.memory import peak_memory_bytes
 from orch.models.profile import Profile
-from orch.plan import Collective, Plan
+from orch.plan import Collective, Decode, Encode, Plan
+from orch.plan.operations import own_work
 from orch.plan.timeline import Timeline
 from orch.recipe import Recipe, load
 from orch.recipe.schema import Train
 from orch.simulate import ready_times, simulate
 from orch.stack import PassReport, apply
 from orch.technique import Context
-from orch.workload import data_parallel, forward_reads, mixture_training
+from orch.workload import data_parallel, forward_reads, mixture_training, retimed
+
+# What a library may take for large or small groups instead of what was measured.
+ALTERNATIVES = ("ring", "halving-doubling", "double-binary-tree")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +144,23 @@ def predict(recipe: Recipe, inputs: Inputs | None = None) -> Forecast:
     `inputs` take the place of what the recipe describes when links and layer times were measured.
     """
     inputs = described(recipe) if inputs is None else inputs
-    stacks = {name: _forecast(recipe, name, inputs) for name in recipe.stacks}
+    return _compared(recipe, inputs, {name: _forecast(recipe, name, inputs) for name in recipe.stacks})
+
+
+def _compared(recipe: Recipe, inputs: Inputs, stacks: dict[str, StackForecast]) -> Forecast:
     baseline = recipe.baseline.name
     plain = plain_plan(recipe, baseline, inputs)
     ceiling = simulate(plain, inputs.cluster.communication_free()).step_time_s
     return Forecast(recipe.name, inputs.cluster, baseline, ceiling, stacks)
+
+
+def repredict(forecast: Forecast, recipe: Recipe, inputs: Inputs) -> Forecast:
+    """Return the forecast of the same plans with other inputs: layer times and links as they were measured since."""
+    stacks = {
+        name: _judged(recipe, name, inputs, retimed(stack.plan, plain_plan(recipe, name, inputs)), tuple(stack.passes))
+        for name, stack in forecast.stacks.items()
+    }
+    return _compared(recipe, inputs, stacks)
 
 
 def predict_scales(recipe: str | Path, overrides: Sequence[str], scale: str) -> dict[int, Forecast]:
@@ -208,8 +224,12 @@ def footprint(recipe: Recipe, name: str, inputs: Inputs, plan: Plan) -> Footprin
 
 
 def _forecast(recipe: Recipe, name: str, inputs: Inputs) -> StackForecast:
-    cluster, profile = inputs.cluster, inputs.profiles[name]
     plan, passes = plan_stack(recipe, name, inputs)
+    return _judged(recipe, name, inputs, plan, tuple(str(report) for report in passes))
+
+
+def _judged(recipe: Recipe, name: str, inputs: Inputs, plan: Plan, passes: tuple[str, ...]) -> StackForecast:
+    cluster, profile = inputs.cluster, inputs.profiles[name]
     timeline = simulate(plan, cluster)
     largest = max(
         (task.op.nbytes for step in plan.steps for task in step if isinstance(task.op, Collective)), default=0
@@ -218,29 +238,35 @@ def _forecast(recipe: Recipe, name: str, inputs: Inputs) -> StackForecast:
         name=name,
         plan=plan,
         timeline=timeline,
-        step_time_s=_band(plan, cluster, timeline.step_time_s, largest, _basis(cluster, profile, largest)),
+        step_time_s=_band(plan, cluster, timeline.step_time_s, largest, _basis(plan, cluster, profile, largest)),
         ceiling_s=simulate(plan, cluster.communication_free()).step_time_s,
         footprint=footprint(recipe, name, inputs, plan),
         lossless=recipe.stacks[name].lossless,
-        passes=tuple(str(report) for report in passes),
+        passes=passes,
     )
 
 
 def _band(plan: Plan, cluster: Cluster, median: float, nbytes: int, basis: str) -> Band:
     """Simulate the same plan with every cost at the low and at the high end of what its basis leaves open."""
     bands = cluster.bands(nbytes=nbytes)
-    low, high = (
+    # Carried beyond what was measured, nobody knows whether the library still takes the same algorithm.
+    carried = cluster.basis(nbytes=nbytes).times > 1.0
+    variants = [cluster, *(cluster.with_algorithm(name) for name in ALTERNATIVES if carried)]
+    times = [
         simulate(
-            plan, cluster.scaled(*((1.0 + band) ** sign for band in (bands.start_up, bands.per_byte, bands.compute)))
+            plan, variant.scaled(*((1.0 + band) ** sign for band in (bands.start_up, bands.per_byte, bands.compute)))
         ).step_time_s
+        for variant in variants
         for sign in (-1, 1)
-    )
-    return Band(median, min(low, median), max(high, median), basis)
+    ]
+    return Band(median, min(*times, median), max(*times, median), basis)
 
 
-def _basis(cluster: Cluster, profile: Profile, nbytes: int) -> str:
+def _basis(plan: Plan, cluster: Cluster, profile: Profile, nbytes: int) -> str:
     compute = "measured layer times" if profile.measured else f"{cluster.device.basis} compute"
-    return f"{compute}, {cluster.basis(nbytes=nbytes)} links"
+    works = {own_work(task.op) for step in plan.steps for task in step if isinstance(task.op, Encode | Decode)}
+    unknown = "" if works <= cluster.operations.keys() else ", encode cost unknown (estimated)"
+    return f"{compute}, {cluster.basis(nbytes=nbytes)} links{unknown}"
 
 
 def optimizer_kind(train: Train) -> str:

@@ -305,3 +305,20 @@ class Aggregate(Collective):
 
     kind: ClassVar[str] = "aggregate"
     decode: Operation
+
+
+def own_work(op: Operation) -> str | None:
+    """Return under which name a cluster holds what `op` was measured to take: `acp-sgd encode`. None for compute, updates
+    and collectives, which are measured by other means.
+    """
+    if isinstance(op, Compute | Update | Collective):
+        return None
+    return f"{type(op).__module__.rpartition('.')[2].replace('_', '-')} {op.kind}"
+
+
+def seconds_of(op: Operation, cluster: Cluster, span: Span) -> float:
+    """Return the seconds of `op` as measured on `cluster`, by its own formula where it was not."""
+    formula = op.cost_s(cluster, span)
+    name = own_work(op) if cluster.operations else None
+    measured = None if name is None else cluster.operations.get(name)
+    return formula if measured is None else measured.start_up_s + measured.per_byte_s * formula

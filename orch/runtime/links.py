@@ -1,4 +1,4 @@
-"""Measure the collectives of a gang while it warms up: seconds by size, alone and beside compute.
+"""Measure the collectives of a gang: seconds by size, one at a time and in a queue, alone and beside compute.
 
 Every rank calls `measure_links` at the same time. The figures are plain numbers; `LinkTimes.link` and
 `LinkTimes.sharing` are the forms in which a cluster holds them.
@@ -6,84 +6,225 @@ Every rank calls `measure_links` at the same time. The figures are plain numbers
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
-from time import perf_counter
+from statistics import mean, median
+from time import perf_counter, process_time, thread_time
 from typing import Any
 
 import torch
 
 from orch.cluster import Link, Sharing, Span
+from orch.cluster.sharing import BESIDE, BESIDE_SINGLE, SINGLE, STOLEN
 from orch.runtime import collectives
-from orch.runtime.base import backend_of
+from orch.runtime.base import GLOO_THREADS, backend_of
 
-SIZES = (1 << 10, 1 << 15, 1 << 19, 1 << 22, 1 << 24)
-FEWEST, MOST = 2, 10
-# A stream is measured as it runs in a step: several collectives are handed over, and the group works them off.
-QUEUED = 4
-SHARED_SIZE = 1 << 20
-LONGEST_S = 0.5  # of a queue of collectives; larger ones are not measured
+SIZES = (1 << 10, 1 << 15, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
+QUEUED = "queued"
+# In a step several collectives are handed over, and the group works them off: more at once where each takes less.
+LONGEST_QUEUE, SHORTEST_QUEUE = 16, 3
+ROUNDS, FEWEST_ROUNDS = 6, 2
+FEWEST_SIZES = 2
+# A thread that runs for this share of the time has a core of its own.
+OWN_CORE = 0.9
+WAIT_SIZE = 1 << 15
+PRODUCTS, PACE_S = 20, 0.15
+
+Work = Callable[[], None]
+Launch = Callable[[], Any]
+BySize = Mapping[int, float]
 
 
 @dataclass(frozen=True)
 class LinkTimes:
-    """Seconds of collectives by payload bytes (all-gather: of the whole result), and what sharing the machine costs.
+    """Seconds of collectives, by way (`queued`, and those of `cluster.sharing.WAYS`), collective and payload bytes
+    (all-gather: of the whole result).
 
-    `compute_slowdown` is by how much compute slows while an all-reduce is under way, `communication_slowdown` the
-    reverse.
+    `wait_s`: how much longer compute that waits for a collective takes than both on their own.
     """
 
     ranks: int
-    seconds: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
-    compute_slowdown: float = 1.0
-    communication_slowdown: float = 1.0
+    seconds: Mapping[str, Mapping[str, BySize]] = field(default_factory=dict)
+    wait_s: float = 0.0
+    lanes: int = 1
 
-    def link(self, span: Span, source: str = "measured in this run's warm-up") -> Link:
+    def link(self, span: Span, source: str = "measured in this run") -> Link:
         """Return a link that costs what was measured on `span`."""
-        return Link.from_tables(
-            {name: {float(size): time for size, time in found.items()} for name, found in self.seconds.items()},
-            span,
-            source,
-        )
+        tables = {
+            way: {name: {float(size): time for size, time in found.items()} for name, found in named.items()}
+            for way, named in self.seconds.items()
+        }
+        return Link.from_tables(tables.pop(QUEUED), span, source, ways=tables)
 
-    def sharing(self, source: str = "measured in this run's warm-up") -> Sharing:
-        """Return the slowdowns in the cluster's form."""
-        return Sharing(self.compute_slowdown, self.communication_slowdown, source)
+    def sharing(self, source: str = "measured in this run") -> Sharing:
+        """Return what sharing costs, in the cluster's form."""
+        return Sharing(source=source, lanes=self.lanes, wait_s=self.wait_s)
 
 
 def merge(times: Sequence[LinkTimes]) -> LinkTimes:
-    """Return the medians over ranks."""
+    """Return one figure of all ranks' (or rounds'): medians, but means of what compute loses, which ranks share."""
     first = times[0]
     seconds = {
-        name: {size: median(other.seconds[name][size] for other in times) for size in found}
-        for name, found in first.seconds.items()
+        way: {
+            name: {
+                size: (mean if way == STOLEN else median)([other.seconds[way][name][size] for other in times])
+                for size in found
+            }
+            for name, found in named.items()
+        }
+        for way, named in first.seconds.items()
     }
-    return LinkTimes(
-        first.ranks,
-        seconds,
-        median(other.compute_slowdown for other in times),
-        median(other.communication_slowdown for other in times),
-    )
+    return LinkTimes(first.ranks, seconds, mean(other.wait_s for other in times), first.lanes)
 
 
-def measure_links(group: Any, *, budget_s: float = 1.5, device: torch.device | None = None) -> LinkTimes:
-    """Return what collectives cost in `group`, measured for about `budget_s` seconds; with one rank there is nothing to
-    measure.
+def measure_links(
+    group: Any,
+    *,
+    work: Work | None = None,
+    most_bytes: int = SIZES[-1],
+    budget_s: float = 4.0,
+    longest_s: float = math.inf,
+    device: torch.device | None = None,
+) -> LinkTimes:
+    """Return what collectives of up to `most_bytes` (the next size above) cost in `group`, measured for about `budget_s`
+    seconds (longer where a few collectives take longer); with one rank there is nothing to measure. Sizes are left out
+    that would take more than `longest_s`, as far as the one before can tell.
+
+    `work` does a few milliseconds of what the device does while it communicates; None: a product of matrices.
     """
-    size = group.size()
-    if size == 1:
+    if group.size() == 1:
         return LinkTimes(1)
     device = torch.device("cpu") if device is None else device
-    backend = backend_of(group, device)
-    kinds = _kinds(backend, size, group.rank(), device)
-    share = budget_s / (len(kinds) * len(SIZES) + 8)
-    seconds = {name: _by_size(backend, make, share) for name, make in kinds.items()}
-    compute, communication = _sharing(backend, kinds["all-reduce"](SHARED_SIZE), 4 * share, device)
-    return LinkTimes(size, seconds, compute, communication)
+    meter = _Meter(group, device, _product(device) if work is None else work)
+    sizes = [size for size in SIZES if size < most_bytes] + [size for size in SIZES if size >= most_bytes][:1]
+    sizes = sizes if len(sizes) > 1 else list(SIZES[:2])
+    kinds = _kinds(meter.backend, group.size(), group.rank(), device)
+    share = budget_s / (len(kinds) * len(sizes) + 2)
+    seconds: dict[str, dict[str, dict[int, float]]] = {}
+    for name, make in kinds.items():
+        taken_s = 0.0
+        for place, size in enumerate(sizes):
+            if place >= FEWEST_SIZES and taken_s * size / sizes[place - 1] > longest_s:
+                break
+            for way, time in meter.collective(make(size), share).items():
+                seconds.setdefault(way, {}).setdefault(name, {})[size] = time
+            taken_s = meter.agreed(seconds[SINGLE][name][size])
+    wait_s = meter.wait_s(kinds["all-reduce"](WAIT_SIZE), 2 * share)
+    return LinkTimes(group.size(), seconds, wait_s, 1 if device.type == "cuda" else GLOO_THREADS)
 
 
-Launch = Callable[[], Any]
+class _Meter:
+    """Times launches on one rank, while the other ranks do the same."""
+
+    def __init__(self, group: Any, device: torch.device, work: Work) -> None:
+        self.backend = backend_of(group, device)
+        self._size = group.size()
+        self._device = device
+        self._work = work
+        self._meet()
+        work()
+        self._unit_s, self._share = self._pace(PACE_S)
+
+    def collective(self, launch: Launch, budget_s: float) -> dict[str, float]:
+        """Return the seconds of one collective in every way."""
+        self._queue(launch, 1)
+        first_s = self.agreed(self._queue(launch, 2))
+        queue = max(SHORTEST_QUEUE, min(LONGEST_QUEUE, int(budget_s / 8 / first_s)))
+        rounds = max(FEWEST_ROUNDS, min(ROUNDS, int(budget_s / 8 / (queue * first_s))))
+        singles = max(FEWEST_ROUNDS, min(2 * ROUNDS, int(budget_s / 8 / first_s)))
+        result = {
+            QUEUED: median(self._queue(launch, queue) for _ in range(rounds)),
+            SINGLE: median(self._queue(launch, 1) for _ in range(singles)),
+        }
+        beside = [self._beside(launch, queue) for _ in range(rounds)]
+        result[BESIDE] = median(time for time, _ in beside)
+        result[STOLEN] = max(0.0, mean(stolen for _, stolen in beside))
+        result[BESIDE_SINGLE] = median(self._beside(launch, 1)[0] for _ in range(max(FEWEST_ROUNDS, singles // 2)))
+        return result
+
+    def wait_s(self, launch: Launch, budget_s: float) -> float:
+        """Return what a wait costs beyond the compute before it and the collective itself: ranks do not go on at once."""
+        number = max(4, int(budget_s / 8 / self.agreed(self._unit_s)))
+        alone = median(self._queue(launch, 1) for _ in range(ROUNDS))
+        more = []
+        for _ in range(2):
+            self._meet()
+            free = self._timed(self._work, number)
+            self._meet()
+            more.append(self._timed(lambda: (self._work(), launch().wait()), number) - free - alone)
+        return max(0.0, mean(more))
+
+    def _queue(self, launch: Launch, number: int) -> float:
+        """Return the seconds of one of `number` collectives that are launched together."""
+        begin = perf_counter()
+        works = [launch() for _ in range(number)]
+        for work in reversed(works):
+            work.wait()
+        return (perf_counter() - begin) / number
+
+    def _beside(self, launch: Launch, number: int) -> tuple[float, float]:
+        """Return the seconds of one of `number` collectives beside compute, and the seconds of compute that it took away.
+
+        Where ranks share cores that is what the other threads of this process ran, which nobody else's speed or turn
+        changes; with cores of its own, the time in which the computing thread did not run.
+        """
+        self._meet()
+        begin, own, all_threads = perf_counter(), thread_time(), process_time()
+        ended: list[float] = []
+        works = [launch() for _ in range(number)]
+        works[-1].get_future().add_done_callback(lambda _: ended.append(perf_counter()))
+        units = 0
+        while not works[-1].is_completed():
+            self._work()
+            units += 1
+        spent, ran = perf_counter() - begin, thread_time() - own
+        others = process_time() - all_threads - ran
+        for work in works:
+            work.wait()
+        end = ended[0] if ended else perf_counter()
+        if self._device.type == "cuda":
+            lost = spent - units * self._unit_s
+        else:
+            lost = (others if self._share < OWN_CORE else self._share * spent - ran) / self._share
+        return (end - begin) / number, lost / number
+
+    def _pace(self, budget_s: float) -> tuple[float, float]:
+        """Return the seconds of one unit of work, and the share of them in which this thread ran, all ranks computing."""
+        begin, own, units = perf_counter(), thread_time(), 0
+        while perf_counter() - begin < budget_s or units < FEWEST_ROUNDS:
+            self._work()
+            units += 1
+        spent = perf_counter() - begin
+        return spent / units, max(1e-3, (thread_time() - own) / spent)
+
+    def _timed(self, work: Callable[[], object], number: int) -> float:
+        begin = perf_counter()
+        for _ in range(number):
+            work()
+        return (perf_counter() - begin) / number
+
+    def agreed(self, seconds: float) -> float:
+        """Return the mean over ranks, from which all draw the same numbers."""
+        mean_s = torch.tensor([seconds], device=self._device)
+        self.backend.allreduce([mean_s]).wait()
+        return max(1e-6, float(mean_s) / self._size)
+
+    def _meet(self) -> None:
+        self.backend.allreduce([torch.zeros(1, device=self._device)]).wait()
+
+
+def _product(device: torch.device) -> Work:
+    """Return a few milliseconds of work, the same on every rank."""
+    left, right = torch.rand(192, 192, device=device), torch.rand(192, 192, device=device)
+
+    def work() -> None:
+        for _ in range(PRODUCTS):
+            torch.mm(left, right)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    return work
 
 
 def _kinds(backend: Any, size: int, rank: int, device: torch.device) -> dict[str, Callable[[int], Launch]]:
@@ -108,58 +249,3 @@ def _kinds(backend: Any, size: int, rank: int, device: torch.device) -> dict[str
         return lambda: collectives.all_gather(backend, flat, shard(flat))
 
     return {"all-reduce": all_reduce, "reduce-scatter": reduce_scatter, "all-gather": all_gather}
-
-
-def _by_size(backend: Any, make: Callable[[int], Launch], share: float) -> dict[int, float]:
-    """Return the seconds of every size, but of none that would hold a slow link up for long: a line goes on from there."""
-    found: dict[int, float] = {}
-    for size in SIZES:
-        found[size] = _typical(backend, make(size), share)
-        slowest = torch.tensor([found[size]])
-        backend.allreduce([slowest]).wait()  # the mean of all ranks: every one must stop at the same size
-        if len(found) > 2 and QUEUED * float(slowest) / backend.size() > LONGEST_S:
-            break
-    return found
-
-
-def _typical(backend: Any, launch: Launch, budget_s: float) -> float:
-    """Return the median seconds of one collective of a queue; all ranks agree on how often they fill it."""
-
-    def queue() -> float:
-        begin = perf_counter()
-        works = [launch() for _ in range(QUEUED)]
-        for work in reversed(works):
-            work.wait()
-        return (perf_counter() - begin) / QUEUED
-
-    queue()
-    first = torch.tensor([queue()])
-    backend.allreduce([first]).wait()
-    mean = QUEUED * float(first) / backend.size()
-    return median(queue() for _ in range(max(FEWEST, min(MOST, int(budget_s / max(mean, 1e-6))))))
-
-
-def _sharing(backend: Any, launch: Launch, budget_s: float, device: torch.device) -> tuple[float, float]:
-    """Return the slowdown of compute beside all-reduces, and of all-reduces beside compute; at least 1 each."""
-    left, right = torch.rand(192, 192, device=device), torch.rand(192, 192, device=device)
-
-    def compute(until: Callable[[], bool]) -> tuple[float, int]:
-        begin, done = perf_counter(), 0
-        while not until():
-            torch.mm(left, right)
-            done += 1
-        return perf_counter() - begin, max(1, done)
-
-    alone = _typical(backend, launch, budget_s / 3)
-    number = max(FEWEST, int(budget_s / 3 / max(alone, 1e-6)))
-    counts = torch.tensor([float(number)])
-    backend.allreduce([counts]).wait()
-    number = max(FEWEST, int(float(counts) / backend.size()))
-    stop = perf_counter() + budget_s / 3
-    spent, units = compute(lambda: perf_counter() > stop)
-    begin = perf_counter()
-    works = [launch() for _ in range(number)]
-    beside, shared_units = compute(works[-1].is_completed)
-    works[-1].wait()
-    together = (perf_counter() - begin) / number
-    return max(1.0, (beside / shared_units) / (spent / units)), max(1.0, together / alone)

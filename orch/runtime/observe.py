@@ -27,16 +27,16 @@ LossOf = Callable[[Callable[..., Any]], torch.Tensor]
 
 @dataclass(frozen=True)
 class Observation:
-    """What a few steps showed. Seconds are medians over steps, for the whole batch of this worker.
+    """What a few steps showed, for the whole batch of this worker.
 
-    `step_s` is a step without any stamping, `stamped_s` one with it: the difference is what looking costs. `steady`
-    tells whether gradients became ready in the same order in every step. `passes` are the stamps behind all that.
+    `step_s` is a step without any stamping, the mean of several in a row; the profile and `update_s` add up to it.
+    `steady` tells whether gradients became ready in the same order in every step. `passes` are the stamps that shared
+    it out.
     """
 
     profile: Profile
     update_s: float
     step_s: float
-    stamped_s: float
     steady: bool
     passes: tuple[Pass, ...] = field(default=(), repr=False)
 
@@ -61,15 +61,6 @@ class Pass:
         ends = (self.backward - self.begun, self.ended - self.begun, self.updated - self.begun)
         return Pass(entered, ready, *ends)
 
-    @staticmethod
-    def slowest(passes: Sequence[Pass]) -> Pass:
-        """Return, for each point of a step, when the last rank got there; `passes` are those of one step, one a rank."""
-        first = passes[0]
-        entered = {name: max(other.entered.get(name, 0.0) for other in passes) for name in first.entered}
-        ready = {name: max(other.ready.get(name, 0.0) for other in passes) for name in first.ready}
-        ends = (max(getattr(other, end) for other in passes) for end in ("backward", "ended", "updated"))
-        return Pass(entered, ready, *ends)
-
 
 def observe(
     model: nn.Module,
@@ -79,25 +70,28 @@ def observe(
     name: str = "model",
     steps: int = 5,
     warmup: int = 2,
+    paced: int = 5,
     meet: Callable[[], None] = lambda: None,
 ) -> Observation:
-    """Return the observation of `steps` training steps after `warmup` ones. The model is trained by them: give it a
-    copy.
+    """Return the observation of `steps` stamped training steps and of `paced` plain ones, after `warmup` ones. The model
+    is trained by them: give it a copy.
 
-    `loss_of(model)` computes the loss of the next batch. `meet` returns when all ranks are here: it is called before
-    each step, so that ranks run side by side as collectives make them.
+    `loss_of(model)` computes the loss of the next batch. `meet` returns when all ranks are here: it is called once, so
+    that they run side by side. Not in every step: ranks leave a meeting one after another, and the first have the
+    machine to themselves.
     """
     owners = _owners(model, loss_of)
     watcher = _Watcher(model, dict.fromkeys(unit for units in owners.values() for unit in units))
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     update = optimizer(trained)
     passes: list[Pass] = []
-    times: dict[bool, list[float]] = {True: [], False: []}
-    for number in range(warmup + 2 * steps):
-        stamping = number % 2 == 0 or number < warmup
+    paced_s = 0.0
+    for number in range(warmup + steps + paced):
+        stamping = number < warmup + steps
+        if number == warmup:
+            meet()
         if stamping:
             watcher.attach()
-        meet()
         begin = watcher.now.begun = perf_counter()
         loss = loss_of(model)
         watcher.now.backward = perf_counter()
@@ -107,20 +101,22 @@ def observe(
         watcher.now.updated = perf_counter()
         for parameter in trained:
             parameter.grad = None
-        if number >= warmup:
-            times[stamping].append(perf_counter() - begin)
         if stamping:
             seen = watcher.detach()
             passes += [seen.from_start()] if number >= warmup else []
-    profile = _profile(name, model, owners, passes)
-    return Observation(
-        _timed(profile, passes),
-        median(seen.updated - seen.ended for seen in passes),
-        median(times[False]),
-        median(times[True]),
-        all(list(seen.ready) == list(passes[0].ready) for seen in passes),
-        tuple(passes),
-    )
+        else:
+            paced_s += perf_counter() - begin
+    steady = all(list(seen.ready) == list(passes[0].ready) for seen in passes)
+    return _observation(_profile(name, model, owners, passes), passes, paced_s / paced, steady)
+
+
+def _observation(profile: Profile, passes: Sequence[Pass], step_s: float, steady: bool) -> Observation:
+    """Share `step_s` out as the stamps of `passes` say."""
+    update_s = median(seen.updated - seen.ended for seen in passes)
+    totals = median(seen.backward for seen in passes), median(seen.ended - seen.backward for seen in passes)
+    scale = step_s / max(1e-12, update_s + sum(totals))
+    shared = _timed(profile, passes).scaled_to(*(scale * total for total in totals))
+    return Observation(shared, scale * update_s, step_s, steady, tuple(passes))
 
 
 class _Watcher:
@@ -196,7 +192,7 @@ def _timed(profile: Profile, passes: Sequence[Pass]) -> Profile:
     times.
 
     Medians of modules do not add up where ranks take turns on a processor: each step is interrupted somewhere, each
-    module rarely. So modules give the proportions, and the medians of whole passes the totals.
+    module rarely. So modules give the proportions only.
     """
     forward = {module.name: 0.0 for module in profile.modules}
     units = list(passes[-1].entered)
@@ -219,8 +215,7 @@ def _timed(profile: Profile, passes: Sequence[Pass]) -> Profile:
     modules = tuple(
         replace(m, forward_s=max(0.0, forward[m.name]), backward_s=max(0.0, backward[m.name])) for m in profile.modules
     )
-    totals = median(seen.backward for seen in passes), median(seen.ended - seen.backward for seen in passes)
-    return replace(profile, modules=modules).scaled_to(*totals)
+    return replace(profile, modules=modules)
 
 
 def _between(seen: Pass, begin: str | None, end: str | None) -> float:
@@ -229,18 +224,10 @@ def _between(seen: Pass, begin: str | None, end: str | None) -> float:
 
 
 def merge(seen: Sequence[Observation]) -> Observation:
-    """Return one observation of a gang, from those of its ranks: each point of a step is reached when the last rank is
-    there.
-
-    A synchronous step waits for its slowest rank, and on a shared machine that is another one in every step.
+    """Return one observation of a gang, from those of its ranks: as long as the slowest rank's step, which a synchronous
+    step waits for, and shared out as all ranks' stamps say.
     """
-    first = seen[0]
-    passes = tuple(Pass.slowest(ranks) for ranks in zip(*(other.passes for other in seen), strict=True))
-    return Observation(
-        _timed(first.profile, passes),
-        median(one.updated - one.ended for one in passes),
-        max(other.step_s for other in seen),
-        max(other.stamped_s for other in seen),
-        all(other.steady for other in seen),
-        passes,
+    passes = [one for other in seen for one in other.passes]
+    return _observation(
+        seen[0].profile, passes, max(other.step_s for other in seen), all(other.steady for other in seen)
     )

@@ -1,4 +1,5 @@
-"""Streams that share a resource: while the network is busy compute runs slower, and the reverse.
+"""Streams that share a resource: while the network is busy compute runs slower, and the reverse; a stream with lanes
+works off several collectives at once.
 
 Event-driven: between two events every running task progresses at a constant rate. Only used where a cluster says what
 sharing costs (`sharing` in a cluster file, measured), because the longest path of `simulator.py` is exact otherwise.
@@ -7,8 +8,9 @@ sharing costs (`sharing` in a cluster file, measured), because the longest path 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,81 +21,141 @@ if TYPE_CHECKING:
     from orch.cluster import Sharing
 
 
-class _Stream:
-    """One stream: the tasks it still has to run, in order, and how much of the first is left."""
+class Timed(NamedTuple):
+    """Seconds of one collective: in a queue and one at a time, both alone and beside compute; and the seconds of compute
+    that it takes away when it runs beside it.
+    """
 
-    def __init__(self, name: str) -> None:
+    queued: float
+    single: float
+    beside: float
+    beside_single: float
+    stolen: float
+
+    def alone(self, number: int, computing: bool) -> float:
+        """Return the seconds it takes as one of `number` under way all the time."""
+        queued, single = (self.beside, self.beside_single) if computing else (self.queued, self.single)
+        return max(single, number * queued) if number > 1 else max(single, queued)
+
+
+Cost = float | Timed
+
+
+@dataclass(slots=True)
+class _Running:
+    """A task under way, and the share of it that is left."""
+
+    index: int
+    position: int
+    group: str
+    cost: Cost
+    left: float = 1.0
+    rate: float = 1.0
+
+
+class _Stream:
+    """One stream: the tasks it still has to run, in order, and those under way."""
+
+    __slots__ = ("blocked_s", "lanes", "name", "next", "queue", "running")
+
+    def __init__(self, name: str, lanes: int) -> None:
         self.name = name
+        self.lanes = lanes if name.startswith("net.") else 1
         self.queue: list[tuple[int, int]] = []
         self.next = 0
-        self.left = math.nan
-        self.running = False
-
-    @property
-    def head(self) -> tuple[int, int] | None:
-        return self.queue[self.next] if self.next < len(self.queue) else None
+        self.running: list[_Running] = []
+        self.blocked_s = math.nan
 
 
-def share(plan: Plan, durations: Sequence[Sequence[float]], sharing: Sharing, iterations: int) -> Timeline:
-    """Return the timeline of `iterations` steps in which running streams slow one another as `sharing` says.
+def share(plan: Plan, costs: Sequence[Sequence[Cost]], sharing: Sharing, iterations: int) -> Timeline:
+    """Return the timeline of `iterations` steps in which running streams slow one another as measured.
 
-    `durations[step][task]` are the seconds each task takes alone. All ranks are taken to be alike: what sharing costs
-    was measured on all of them together, slow ones and jitter included.
+    `costs[step][task]` are the seconds each task takes. All ranks are taken to be alike: what sharing costs was measured
+    on all of them together, slow ones and jitter included. A compute task that waited for another stream starts
+    `sharing.wait_s` later.
     """
     steps = [plan.steps[index % plan.period] for index in range(iterations)]
-    names = [{task.name: position for position, task in enumerate(step)} for step in plan.steps]
     starts = [np.full(len(step), np.nan) for step in steps]
     ends = [np.full(len(step), np.nan) for step in steps]
+    may_start = _gate(plan, ends)
     streams: dict[str, _Stream] = {}
     for index, step in enumerate(steps):
         for position, task in enumerate(step):
             if index or not task.lag:  # the first step has nothing of an earlier one to finish
-                streams.setdefault(task.stream, _Stream(task.stream)).queue.append((index, position))
+                stream = streams.setdefault(task.stream, _Stream(task.stream, sharing.lanes))
+                stream.queue.append((index, position))
+
+    now = 0.0
+    while True:
+        for stream in streams.values():
+            while stream.next < len(stream.queue) and len(stream.running) < stream.lanes:
+                index, position = stream.queue[stream.next]
+                group = steps[index].tasks[position].group
+                if (stream.running and stream.running[0].group != group) or not may_start(index, position):
+                    if stream.name == COMPUTE and math.isnan(stream.blocked_s):
+                        stream.blocked_s = now
+                    break
+                cost = costs[index % plan.period][position]
+                delay = sharing.wait_s if stream.blocked_s < now and stream.name == COMPUTE else 0.0
+                stream.blocked_s = math.nan
+                starts[index][position] = now + delay
+                stream.running.append(_Running(index, position, group, cost + delay if delay else cost))  # type: ignore[operator]
+                stream.next += 1
+        running = [task for stream in streams.values() for task in stream.running]
+        if not running:
+            break
+        _set_rates(streams.values())
+        elapsed = min(task.left / task.rate for task in running)
+        now += elapsed
+        # A remainder below rounding is an end: two tasks that end together must not be split by 1e-18 s.
+        rounding = 1e-12 * max(1.0, now)
+        for task in running:
+            task.left = 0.0 if task.rate == math.inf else task.left - elapsed * task.rate
+            if task.left <= rounding * task.rate:
+                ends[task.index][task.position] = now
+                task.left = 0.0
+        for stream in streams.values():
+            stream.running = [task for task in stream.running if task.left > 0.0]
+    return Timeline(plan, tuple(starts), tuple(ends), np.array(_boundaries(plan, steps, ends)), "simulated")
+
+
+def _gate(plan: Plan, ends: Sequence[Times]) -> Callable[[int, int], bool]:
+    """Return what tells whether all predecessors of task `position` of step `index` have ended."""
+    names = [{task.name: position for position, task in enumerate(step)} for step in plan.steps]
 
     def waits_for(index: int, name: str) -> bool:
         position = names[index % plan.period][name]
-        skipped = not index and steps[index].tasks[position].lag
+        skipped = not index and plan.steps[0].tasks[position].lag
         return not skipped and math.isnan(ends[index][position])
 
     def may_start(index: int, position: int) -> bool:
-        task = steps[index].tasks[position]
+        task = plan.steps[index % plan.period].tasks[position]
         if any(waits_for(index, name) for name in task.after):
             return False
         return index == 0 or not any(waits_for(index - 1, name) for name in task.after_previous)
 
-    now = 0.0
-    while any(stream.head is not None for stream in streams.values()):
-        for stream in streams.values():
-            if not stream.running and stream.head is not None and may_start(*stream.head):
-                index, position = stream.head
-                stream.running, stream.left = True, durations[index % plan.period][position]
-                starts[index][position] = now
-        rates = _rates([stream.name for stream in streams.values() if stream.running], sharing)
-        running = [stream for stream in streams.values() if stream.running]
-        elapsed = min(stream.left / rates[stream.name] for stream in running)
-        now += elapsed
-        for stream in running:
-            stream.left -= elapsed * rates[stream.name]
-            # A remainder below rounding is an end: two tasks that end together must not be split by 1e-18 s.
-            if stream.left <= 1e-12 * max(1.0, now):
-                head = stream.head
-                assert head is not None
-                ends[head[0]][head[1]] = now
-                stream.running, stream.next = False, stream.next + 1
-    return Timeline(plan, tuple(starts), tuple(ends), np.array(_boundaries(plan, steps, ends)), "simulated")
+    return may_start
 
 
-def _rates(running: Sequence[str], sharing: Sharing) -> dict[str, float]:
-    """Return the rate of each running stream, 1 when it has the machine to itself."""
-    network = any(name.startswith("net.") for name in running)
-    computing = COMPUTE in running
-    rates = dict.fromkeys(running, 1.0)
-    for name in running:
-        if name == COMPUTE and network:
-            rates[name] = 1.0 / sharing.compute_slowdown
-        elif name.startswith("net.") and computing:
-            rates[name] = 1.0 / sharing.communication_slowdown
-    return rates
+def _set_rates(streams: Iterable[_Stream]) -> None:
+    """Set the rate of every running task: the share of it that passes in a second."""
+    computing: _Running | None = None
+    sending: list[_Stream] = []
+    for stream in streams:
+        for task in stream.running:
+            if not isinstance(task.cost, Timed):
+                task.rate = 1.0 / task.cost if task.cost > 0.0 else math.inf
+        if stream.name == COMPUTE and stream.running:
+            computing = stream.running[0]
+        elif stream.running and stream.name != COMPUTE:
+            sending.append(stream)
+    for stream in sending:
+        for task in stream.running:
+            if isinstance(task.cost, Timed):
+                seconds = task.cost.alone(len(stream.running), computing is not None)
+                task.rate = 1.0 / seconds if seconds > 0.0 else math.inf
+                if computing is not None and task.rate != math.inf:
+                    computing.rate *= max(0.05, 1.0 - task.cost.stolen * task.rate)
 
 
 def _boundaries(plan: Plan, steps: Sequence[object], ends: Sequence[Times]) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orch.plan import Collective, Plan
+from orch.plan.operations import seconds_of
 from orch.plan.plan import COMPUTE
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def ready_times(plan: Plan, step: int, cluster: Cluster) -> dict[str, float]:
                 start = ends[name]
         end = start
         if not isinstance(task.op, Collective):
-            end += task.op.cost_s(cluster, spans[task.group])
+            end += seconds_of(task.op, cluster, spans[task.group])
         starts[task.name], ends[task.name] = start, end
         if task.stream == COMPUTE:
             compute = end

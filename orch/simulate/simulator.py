@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from orch.plan import Collective, Plan
+from orch.cluster.sharing import WAYS
+from orch.plan import Collective, Plan, Step
+from orch.plan.operations import seconds_of
 from orch.plan.plan import COMPUTE
 from orch.plan.timeline import Timeline
-from orch.simulate.fluid import share
+from orch.simulate.fluid import Cost, Timed, share
 
 if TYPE_CHECKING:
-    from orch.cluster import Cluster
+    from orch.cluster import Cluster, Overhead
 
 
 def simulate(plan: Plan, cluster: Cluster, *, iterations: int | None = None, seed: int = 0) -> Timeline:
@@ -32,8 +34,7 @@ def simulate(plan: Plan, cluster: Cluster, *, iterations: int | None = None, see
     streams: dict[str, int] = {COMPUTE: 0}
     programs = tuple(program_of(plan, index, cluster, streams) for index in range(plan.period))
     if cluster.sharing is not None:
-        durations = [[row.seconds for row in program.rows] for program in programs]
-        return share(plan, durations, cluster.sharing, iterations)
+        return share(plan, _timed(plan, programs, cluster), cluster.sharing, iterations)
     if _ranks_differ(plan, cluster):
         return _Ranks(plan, cluster, seed).run(programs, len(streams), iterations)
     return _alike(plan, programs, len(streams), iterations)
@@ -70,16 +71,54 @@ def program_of(plan: Plan, index: int, cluster: Cluster, streams: dict[str, int]
     rows = [
         Row(
             streams.setdefault(task.stream, len(streams)),
-            task.op.cost_s(cluster, spans[task.group]) * (slow if task.op.on_device else 1.0),
+            (
+                seconds_of(task.op, cluster, spans[task.group])
+                if cluster.operations
+                else task.op.cost_s(cluster, spans[task.group])
+            )
+            * (slow if task.op.on_device else 1.0),
             tuple([names[name] for name in task.after]) if task.after else none,
             tuple([before[name] for name in task.after_previous]) if task.after_previous else none,
             task.lag,
         )
         for task in step.tasks
     ]
+    if cluster.overhead is not None:
+        _add_overhead(step, rows, cluster.overhead)
     awaited = {other for row in rows for other in row.after}
     kept = {names[name] for task in following.tasks for name in task.after_previous}
     return Program(rows, awaited | kept, kept)
+
+
+def _add_overhead(step: Step, rows: list[_Row], overhead: Overhead) -> None:
+    """Lay the runtime's own seconds on the compute stream: each collective's on the task whose end launches it."""
+    computes = [place for place, task in enumerate(step) if task.stream == COMPUTE and not task.lag]
+    if not computes:
+        return
+    more = dict.fromkeys(computes, 0.0)
+    more[computes[0]] = overhead.step_s
+    for task, row in zip(step, rows, strict=True):
+        if isinstance(task.op, Collective):
+            more[max((place for place in row.after if place in more), default=computes[0])] += overhead.collective_s
+    for place, seconds in more.items():
+        rows[place] = rows[place]._replace(seconds=rows[place].seconds + seconds)
+
+
+def _timed(plan: Plan, programs: Sequence[_Program], cluster: Cluster) -> list[list[Cost]]:
+    """Return the cost of every task; of collectives in every way they were timed."""
+    spans = {name: cluster.span(group.blocks[0]) for name, group in plan.groups.items()}
+    ways = [cluster.in_way(way) for way in WAYS]
+    costs: list[list[Cost]] = []
+    for step, program in zip(plan.steps, programs, strict=True):
+        costs.append(
+            [
+                Timed(row.seconds, *(task.op.cost_s(way, spans[task.group]) for way in ways))
+                if isinstance(task.op, Collective)
+                else row.seconds
+                for task, row in zip(step, program.rows, strict=True)
+            ]
+        )
+    return costs
 
 
 def _looks_back(step: Any) -> bool:

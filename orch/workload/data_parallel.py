@@ -7,10 +7,25 @@ Techniques merge, delay, split or compress from there.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 
 from orch.models.profile import Module, Profile, Tensor
-from orch.plan import COMPUTE, NET, AllReduce, Backward, Buffer, Forward, Plan, Segment, Task, Update
+from orch.plan import (
+    COMPUTE,
+    NET,
+    AllReduce,
+    Backward,
+    Buffer,
+    Compute,
+    Forward,
+    Group,
+    Plan,
+    Segment,
+    Step,
+    Task,
+    Update,
+)
 
 # Activations are written once by forward; backward reads them and writes as much again (baselines-dp brief, section 5:
 # 12 bytes an output element over both, one third of it in forward).
@@ -46,6 +61,28 @@ def data_parallel(
     after = tuple([send.name for send in sends])
     tasks.append(Task("update", Update(profile.ready_order, numel, seconds=update_s), COMPUTE, after))
     return Plan.of(profile.name, world_size, tasks)
+
+
+def without_peers(plan: Plan) -> Plan:
+    """Return the plan for a world of one in which every task of `plan`, its collectives included, is still there: what
+    it takes then is compute, and the runtime's own work.
+    """
+    one = range(1)
+    return Plan(plan.name, 1, plan.steps, {"all": one}, {"world": Group("world", (one,))})
+
+
+def retimed(plan: Plan, plain: Plan) -> Plan:
+    """Return a plan that passes made of `plain`, with compute and updates as long as they are in this `plain`."""
+    seconds = {task.name: task.op.seconds for task in plain.steps[0] if isinstance(task.op, Compute)}
+    (whole,) = [task.op for task in plain.updates() if isinstance(task.op, Update)]
+
+    def timed(task: Task) -> Task:
+        op = task.op
+        if isinstance(op, Compute):
+            return replace(task, op=replace(op, seconds=seconds.get(task.name, op.seconds)))
+        return replace(task, op=whole.of(op.parameters, op.numel)) if isinstance(op, Update) else task
+
+    return plan.each_step(lambda step: Step(tuple(timed(task) for task in step)))
 
 
 def forward_reads(profile: Profile) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -1,4 +1,4 @@
-"""Links measured by real processes: all kinds and sizes, in the form a cluster holds."""
+"""Links measured by real processes: all kinds, sizes and ways, in the form a cluster holds."""
 
 from __future__ import annotations
 
@@ -6,38 +6,58 @@ import pytest
 import torch
 
 from orch.cluster import Cluster, Device, Links, Span
+from orch.cluster.sharing import BESIDE, STOLEN, WAYS
 from orch.runtime import collectives
 from orch.runtime.base import backend_of
-from orch.runtime.links import SIZES, LinkTimes, measure_links, merge
+from orch.runtime.links import QUEUED, SIZES, LinkTimes, measure_links, merge
 from tests.runtime.worlds import World, run
 
 
-def measure(world: World) -> LinkTimes:
-    return measure_links(world.group(), budget_s=0.1)
+def measure(world: World, most_bytes: int) -> LinkTimes:
+    return measure_links(world.group(), most_bytes=most_bytes, budget_s=0.1)
 
 
-def test_every_size_of_every_collective() -> None:
-    times = merge(run(2, measure))
+def test_every_collective_in_every_way_up_to_the_size_asked_for() -> None:
+    times = merge(run(2, measure, 40_000))
     assert times.ranks == 2
-    assert set(times.seconds) == {"all-reduce", "reduce-scatter", "all-gather"}
-    assert all(tuple(found) == SIZES and min(found.values()) > 0.0 for found in times.seconds.values())
-    assert times.compute_slowdown >= 1.0
-    assert times.communication_slowdown >= 1.0
+    assert set(times.seconds) == {QUEUED, *WAYS}
+    for way, named in times.seconds.items():
+        assert set(named) == {"all-reduce", "reduce-scatter", "all-gather"}
+        for found in named.values():
+            assert tuple(found) == SIZES[:3]  # the next size above 40,000 bytes is the last
+            assert min(found.values()) >= 0.0
+            assert way == STOLEN or min(found.values()) > 0.0
+    assert times.wait_s >= 0.0
+    assert times.lanes == 2
 
 
-def test_a_cluster_costs_what_was_measured() -> None:
-    seconds = {"all-reduce": {1000: 1e-3, 1000000: 5e-3}, "all-gather": {1000: 2e-3, 1000000: 3e-3}}
-    times = LinkTimes(4, seconds, 1.25, 1.5)
+def test_a_cluster_costs_what_was_measured_in_each_way() -> None:
+    queued = {"all-reduce": {1000: 1e-3, 1000000: 5e-3}, "all-gather": {1000: 2e-3, 1000000: 3e-3}}
+    beside = {"all-reduce": {1000: 4e-3, 1000000: 9e-3}, "all-gather": {1000: 5e-3, 1000000: 6e-3}}
+    times = LinkTimes(4, {QUEUED: queued, BESIDE: beside}, wait_s=2e-3, lanes=2)
     span = Span(4, 1, 4)
-    cluster = Cluster("c", 1, 4, Device("cpu", "d", {"fp32": 1e9}), Links(intra=times.link(span)))
+    device = Device("cpu", "d", {"fp32": 1e9})
+    cluster = Cluster("c", 1, 4, device, Links(intra=times.link(span)), sharing=times.sharing())
     assert cluster.all_reduce_s(1000, span) == pytest.approx(1e-3)
     assert cluster.all_reduce_s(1000000, span) == pytest.approx(5e-3)
     assert cluster.all_gather_s(1000000, span) == pytest.approx(3e-3)
-    assert (times.sharing().compute_slowdown, times.sharing().communication_slowdown) == (1.25, 1.5)
+    assert cluster.in_way(BESIDE).all_reduce_s(1000000, span) == pytest.approx(9e-3)
+    assert cluster.in_way(STOLEN).all_reduce_s(1000, span) == 0.0  # not measured, and no slowdown said
+    assert (cluster.sharing.lanes, cluster.sharing.wait_s) == (2, 2e-3)
+
+
+def test_rounds_and_ranks_meet_in_the_middle_but_share_what_compute_loses() -> None:
+    rounds = [
+        LinkTimes(2, {QUEUED: {"all-reduce": {8: time}}, STOLEN: {"all-reduce": {8: time}}}, wait_s=time, lanes=2)
+        for time in (1.0, 2.0, 6.0)
+    ]
+    together = merge(rounds)
+    assert together.seconds == {QUEUED: {"all-reduce": {8: 2.0}}, STOLEN: {"all-reduce": {8: 3.0}}}
+    assert (together.wait_s, together.lanes) == (3.0, 2)
 
 
 def test_one_rank_has_nothing_to_measure() -> None:
-    assert run(1, measure) == [LinkTimes(1)]
+    assert run(1, measure, 1 << 20) == [LinkTimes(1)]
 
 
 def exchange(world: World) -> list[torch.Tensor]:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from orch.models.profile import Module, Profile, Tensor
 from orch.runtime.observe import Observation, Pass, merge, observe
 from orch.runtime.optimizers import optimizer_factory
 from tests.runtime.models import MODELS, batch, build
@@ -20,7 +21,7 @@ def watch(name: str, steps: int = 3) -> Observation:
         inputs, targets = batch(0, 0)
         return nn.functional.cross_entropy(module(inputs), targets)
 
-    return observe(build(name), loss_of, optimizer_factory(SGD), name=name, steps=steps, warmup=1)
+    return observe(build(name), loss_of, optimizer_factory(SGD), name=name, steps=steps, warmup=1, paced=steps)
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
@@ -61,27 +62,28 @@ def test_a_child_that_is_read_but_not_called_belongs_to_its_caller() -> None:
     assert profile.tensor("attend.out_proj.weight").modules == ("attend",)
 
 
-def test_a_gang_is_where_its_slowest_rank_is() -> None:
+def test_a_step_is_as_long_as_the_steps_in_a_row_were() -> None:
     seen = watch("plain")
-    slow = replace(seen, passes=tuple(slowed(one, 3.0) for one in seen.passes))
-    both = merge([seen, slow, seen])
+    total = sum(module.forward_s + module.backward_s for module in seen.profile.modules)
+    assert total + seen.update_s == pytest.approx(seen.step_s)
+
+
+def test_a_gang_takes_as_long_as_its_slowest_rank() -> None:
+    seen = watch("plain")
+    both = merge([seen, replace(seen, step_s=3 * seen.step_s), seen])
     for before, after in zip(seen.profile.modules, both.profile.modules, strict=True):
         assert after.forward_s == pytest.approx(3 * before.forward_s)
         assert after.backward_s == pytest.approx(3 * before.backward_s)
     assert both.update_s == pytest.approx(3 * seen.update_s)
 
 
-def slowed(one: Pass, factor: float) -> Pass:
-    entered = {name: factor * time for name, time in one.entered.items()}
-    ready = {name: factor * time for name, time in one.ready.items()}
-    return Pass(entered, ready, factor * one.backward, factor * one.ended, factor * one.updated)
-
-
-def test_ranks_that_take_turns_being_slow_make_every_step_slow() -> None:
-    seen = watch("plain", steps=2)
-    fast, slow = seen.passes[0], slowed(seen.passes[0], 2.0)
-    both = merge([replace(seen, passes=(fast, slow)), replace(seen, passes=(slow, fast))])
-    assert both.passes == (slow, slow)
+def test_stamps_of_all_ranks_share_a_step_out() -> None:
+    passes = [Pass({"0": 0.0}, {"0.weight": 4.0}, backward, 4.0, 5.0) for backward in (1.0, 3.0, 2.0)]
+    seen = watch("plain")
+    profile = Profile("one", (Module("0", 0.0, 0.0),), (Tensor("0.weight", (1,), ("0",)),), ("0.weight",), "made up")
+    both = merge([replace(seen, profile=profile, passes=(one,), step_s=10.0) for one in passes])
+    assert (both.profile.modules[0].forward_s, both.profile.modules[0].backward_s) == pytest.approx((4.0, 4.0))
+    assert both.update_s == pytest.approx(2.0)
 
 
 def test_looking_leaves_no_hook_behind() -> None:

@@ -14,6 +14,7 @@ from orch.runtime import session
 from orch.runtime.observe import merge
 from orch.runtime.session import Block, Progressed, StackJob, Subject
 from orch.testing import small
+from orch.workload import without_peers
 
 SUBJECT = Subject(catalogue.choose(use="mlp"), choose_data("digits8"), 16, {"sgd": {"lr": 0.1, "momentum": 0.9}})
 STACKS = {"ddp": "torch-ddp", "wfbp": "wfbp", "mg": "mg-wfbp", "dear": "dear", "acp": "acp-sgd"}
@@ -88,6 +89,13 @@ def test_progress_is_told(gang: Any, jobs: dict[str, StackJob]) -> None:
 
 
 def test_links_are_measured_in_the_gang(gang: Any) -> None:
-    first, second = gang.call(session.measure, 0.05)
+    first, second = gang.call(session.measure, 1 << 12, 0.05)
     assert first.ranks == second.ranks == 2
-    assert first.seconds["all-reduce"]
+    assert first.seconds["queued"]["all-reduce"]
+
+
+def test_a_plan_without_peers_is_paced_beside_the_bare_model(gang: Any, jobs: dict[str, StackJob]) -> None:
+    alone = without_peers(jobs["wfbp"].plan)
+    for paces in gang.call(session.pace, SUBJECT, 0, [None, alone], 3, 2):
+        assert [len(found) for found in paces] == [3, 3]
+        assert all(seconds > 0.0 for found in paces for seconds in found)

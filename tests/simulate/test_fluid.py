@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orch.cluster import Sharing
+from orch.cluster import Curve, Overhead, Sharing
 from orch.plan import AllReduce, Buffer, Compute, Plan, Segment, Task
 from orch.simulate import simulate
 from orch.testing.small import cluster
@@ -39,7 +39,7 @@ def test_sharing_only_stretches_and_within_bounds(plan, compute, communication):
     for step, starts, ends in zip(range(len(alone)), shared.starts, shared.ends, strict=True):
         for position, task in enumerate(plan.steps[step % plan.period]):
             seconds = alone.ends[step][position] - alone.starts[step][position]
-            slowest = {"compute": compute, "copy.h2d": 1.0}.get(task.stream, communication)
+            slowest = {"compute": compute**2, "copy.h2d": 1.0}.get(task.stream, communication)
             took = ends[position] - starts[position]
             assert np.isnan(took) or seconds - 1e-6 <= took <= seconds * slowest + 1e-6
 
@@ -67,3 +67,53 @@ def test_the_slowest_rank_sets_the_pace_of_shared_cores():
     assert even.ends[0][0] == pytest.approx(4.0)
     assert slow.ends[0][0] == pytest.approx(2 * even.ends[0][0])
     assert slow.ends[0][1] - slow.ends[0][0] == pytest.approx(even.ends[0][1] - even.ends[0][0])
+
+
+def sends(*nbytes: int, after: str = "") -> list[Task]:
+    """Return sends of so many items of a byte each, all ready when task `after` has ended."""
+    return [
+        Task(f"send{number}", AllReduce(Buffer(f"b{number}", (Segment("w", size, "int8", f"w{number}"),))), "net.inter",
+             (after,) if after else ())
+        for number, size in enumerate(nbytes)
+    ]  # fmt: skip
+
+
+def timed(sharing: Sharing, **ways: float):
+    """Return two ranks whose all-reduce takes 2 in a queue, and what `ways` say in others."""
+    where = replace(cluster(2, alpha_s=2.0), sharing=sharing)
+    (measured,) = where.links.intra.measured
+    curves = tuple((way.replace("_", "-"), Curve(seconds)) for way, seconds in ways.items())
+    return where.with_links(intra=replace(where.links.intra, measured=(replace(measured, ways=curves),)))
+
+
+def test_lanes_hide_the_start_up_of_small_collectives():
+    plan = Plan.of("queue", 2, sends(1, 1, 1))
+    one = simulate(plan, timed(Sharing(), single=3.0), iterations=1)
+    assert one.ends[0].tolist() == pytest.approx([3.0, 6.0, 9.0])  # each alone: nobody to queue behind
+    two = simulate(plan, timed(Sharing(lanes=2), single=3.0), iterations=1)
+    # Two at once take 4 (2 each); the third has run for none of it, then alone for 3.
+    assert two.ends[0].tolist() == pytest.approx([4.0, 4.0, 7.0])
+
+
+def test_compute_loses_what_a_collective_steals_however_long_it_takes():
+    tasks = [Task("work", Compute("m", 0.0, 0.0, seconds=10.0)), *sends(1)]
+    where = timed(Sharing(), single=2.0, beside=8.0, beside_single=8.0, stolen=1.0)
+    timeline = simulate(Plan.of("both", 2, tasks), where, iterations=1)
+    assert timeline.ends[0].tolist() == pytest.approx([11.0, 8.0])
+
+
+def test_whoever_waited_goes_on_later():
+    tasks = [Task("work", Compute("m", 0.0, 0.0, seconds=5.0)), *sends(1, after="work"),
+             Task("update", Compute("u", 0.0, 0.0, seconds=1.0), after=("send0",))]  # fmt: skip
+    timeline = simulate(Plan.of("wait", 2, tasks), timed(Sharing(wait_s=0.5), single=2.0), iterations=1)
+    assert timeline.starts[0].tolist() == pytest.approx([0.0, 5.0, 7.5])
+    free = simulate(Plan.of("wait", 2, tasks), timed(Sharing(wait_s=0.5)).communication_free(), iterations=1)
+    assert free.ends[0].tolist() == pytest.approx([5.0, 5.0, 6.0])
+
+
+def test_the_runtime_takes_its_own_time_of_compute():
+    tasks = [Task("first", Compute("m", 0.0, 0.0, seconds=1.0)), Task("second", Compute("m", 0.0, 0.0, seconds=2.0)),
+             *sends(1, 1, after="second")]  # fmt: skip
+    where = replace(cluster(2, alpha_s=3.0), overhead=Overhead(0.25, 0.5))
+    timeline = simulate(Plan.of("over", 2, tasks), where, iterations=1)
+    assert timeline.ends[0].tolist() == pytest.approx([1.25, 4.25, 7.25, 10.25])
