@@ -17,7 +17,7 @@ from orch.gang import Gang
 from orch.plan import Collective, Plan
 from orch.plan.operations import own_work
 from orch.recipe import Recipe
-from orch.runtime import session
+from orch.runtime import warmup
 from orch.runtime.links import LinkTimes
 from orch.runtime.links import merge as merge_links
 from orch.runtime.observe import Observation, merge
@@ -52,14 +52,14 @@ class Measurements:
         first = not self._links
         seed = self._recipe.seeds[0]
         for key, subject in self._subjects.items():
-            self._seen[key].append(merge(self._gang.call(session.watch, subject, seed)))
+            self._seen[key].append(merge(self._gang.call(warmup.watch, subject, seed)))
         if self._gang.size > 1:
             seen = self._seen[self._keys[self._recipe.baseline.name]][-1]
             if first:
                 self._overheads.append(self._overhead(seen))
             most_bytes = most_bytes or 4 * seen.profile.numel
             budget_s = budget_s or (FIRST_S if first else AGAIN_S)
-            self._links.append(merge_links(self._gang.call(session.measure, most_bytes, budget_s, longest_s)))
+            self._links.append(merge_links(self._gang.call(warmup.measure, most_bytes, budget_s, longest_s)))
 
     def operations(self, plans: Mapping[str, Plan]) -> None:
         """Measure what the techniques of each stack compute themselves: encode, decode, and what feedback does."""
@@ -76,7 +76,7 @@ class Measurements:
                 continue
             alone = without_peers(plan)
             subject = self._subjects[self._keys[name]]
-            ranks = self._gang.call(session.operations, subject, self._recipe.seeds[0], alone, OPERATION_STEPS)
+            ranks = self._gang.call(warmup.operations, subject, self._recipe.seeds[0], alone, OPERATION_STEPS)
             for task, (work, formula) in costs.items():
                 points.setdefault(work, []).append((formula, mean(rank[task] for rank in ranks)))
         self._operations = {work: Curve.fitted(found) for work, found in points.items()}
@@ -109,7 +109,7 @@ class Measurements:
         silent, sends = (data_parallel(seen.profile, size, subject.batch, update_s=seen.update_s) for size in (1, 2))
         plans: list[Plan | None] = [None, without_peers(silent), without_peers(sends)]
         steps = max(FEWEST_PACED, min(MOST_PACED, int(PACE_CHUNK_S / seen.step_s)))
-        ranks = self._gang.call(session.pace, subject, self._recipe.seeds[0], plans, PACE_ROUNDS, steps)
+        ranks = self._gang.call(warmup.pace, subject, self._recipe.seeds[0], plans, PACE_ROUNDS, steps)
         bare, engine, sending = ([mean(rank[place]) for rank in ranks] for place in range(3))
         number = sum(isinstance(task.op, Collective) for task in sends.steps[0])
         return Overhead(_difference(engine, bare), _difference(sending, engine) / max(1, number), SOURCE)

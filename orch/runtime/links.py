@@ -206,9 +206,10 @@ class _Meter:
 
     def agreed(self, seconds: float) -> float:
         """Return the mean over ranks, from which all draw the same numbers."""
-        mean_s = torch.tensor([seconds], device=self._device)
-        self.backend.allreduce([mean_s]).wait()
-        return max(1e-6, float(mean_s) / self._size)
+        total = torch.tensor([seconds], device=self._device)
+        self.backend.allreduce([total]).wait()
+        together: float = float(total) / self._size
+        return max(1e-6, together)
 
     def _meet(self) -> None:
         self.backend.allreduce([torch.zeros(1, device=self._device)]).wait()

@@ -12,12 +12,11 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
-from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -26,12 +25,9 @@ from orch.models.batches import Batch, Batches
 from orch.models.catalogue import ChosenModel
 from orch.models.datasets import ChosenData
 from orch.models.zoo.objective import Objective
-from orch.plan import COMPUTE, Plan
-from orch.plan.operations import own_work
+from orch.plan import Plan
 from orch.runtime.base import GLOO_THREADS, Engine, Setup
 from orch.runtime.engine import PlanEngine
-from orch.runtime.links import LinkTimes, measure_links
-from orch.runtime.observe import Observation, observe
 from orch.runtime.optimizers import Schedule, optimizer_factory
 
 if TYPE_CHECKING:
@@ -40,13 +36,9 @@ if TYPE_CHECKING:
 REPORT_EVERY_S = 0.2
 # The last steps of a block are stamped exactly, for its timeline: the fewest that show a steady state.
 EXACT_PERIODS = 2
-WARM_STEPS = 2
 FETCH_AHEAD_BYTES = 1 << 26
 BROADCAST_BYTES = 1 << 28
 _SESSION = "session"
-
-
-Paces = tuple[tuple[float, ...], ...]
 
 
 class Place(Protocol):
@@ -129,7 +121,7 @@ class _Session:
 def prepare(worker: Place, subject: Subject) -> dict[str, Any]:
     """Load the data and build the model once; return facts about this worker. Raises OrchError for data that is absent."""
     worker.cache[_SESSION] = _Session()
-    loaded = _load(subject)
+    loaded = load_data(subject)
     model = subject.model.build(seed=0)
     return {
         "rank": worker.rank,
@@ -141,121 +133,6 @@ def prepare(worker: Place, subject: Subject) -> dict[str, Any]:
         "data": loaded.facts(),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
     }
-
-
-def watch(worker: Place, subject: Subject, seed: int, steps: int = 8) -> Observation:
-    """Observe the model train alone on this rank; all ranks are called at once, so that contention is in the figures."""
-    loaded = _load(subject)
-    loss_of = _loss_of(worker, subject, loaded)
-    model = subject.model.build(seed).to(worker.device)
-    factory = optimizer_factory(subject.optimizer)
-    warmup = 2
-    ready = iter(_fetched(_batches(worker, subject, seed, loaded), 1 + warmup + 2 * steps))
-    with _uncollected():
-        return observe(
-            model,
-            lambda forward: loss_of(forward, next(ready)),
-            factory,
-            name=subject.model.name,
-            steps=steps,
-            warmup=warmup,
-            paced=steps,
-            meet=partial(_meet, worker),
-        )
-
-
-def pace(worker: Place, subject: Subject, seed: int, plans: Sequence[Plan | None], rounds: int, steps: int) -> Paces:
-    """Return the seconds of a step under each of `plans`, which are plans for one rank: nobody is sent anything. None:
-    the model alone, without an engine. Rounds of `steps` steps of each, by turns; all ranks are called at once.
-    """
-    loaded = _load(subject)
-    loss_of = _loss_of(worker, subject, loaded)
-    setup = Setup(optimizer_factory(subject.optimizer), seed=seed, schedule=subject.learning_rate, record_steps=4)
-    group = worker.process_group("alone", [worker.rank], threads=GLOO_THREADS)
-    trains = []
-    for plan in plans:
-        model = subject.model.build(seed).to(worker.device)
-        trains.append(
-            _bare(model, setup) if plan is None else PlanEngine(plan, model, setup, {"world": group}).train_step
-        )
-    batch = next(_batches(worker, subject, seed, loaded))
-    seconds: list[list[float]] = [[] for _ in plans]
-    with _uncollected():
-        for number in range(rounds + 1):
-            _meet(worker)
-            for place, train in enumerate(trains):
-                begin = time.perf_counter()
-                for _ in range(steps):
-                    train(lambda forward: loss_of(forward, batch))
-                _synchronise(worker)
-                if number:  # the first round warms up
-                    seconds[place].append((time.perf_counter() - begin) / steps)
-    return tuple(tuple(found) for found in seconds)
-
-
-def operations(worker: Place, subject: Subject, seed: int, plan: Plan, steps: int) -> dict[str, float]:
-    """Return, by task, the mean seconds of what techniques compute themselves (encode, decode ...) under `plan`, which is
-    a plan for one rank; all ranks are called at once.
-    """
-    loaded = _load(subject)
-    loss_of = _loss_of(worker, subject, loaded)
-    setup = Setup(optimizer_factory(subject.optimizer), seed=seed, schedule=subject.learning_rate)
-    group = worker.process_group("alone", [worker.rank], threads=GLOO_THREADS)
-    engine = PlanEngine(plan, subject.model.build(seed).to(worker.device), setup, {"world": group})
-    batch = next(_batches(worker, subject, seed, loaded))
-    _meet(worker)
-    with _uncollected():
-        for number in range(WARM_STEPS + steps):
-            if number == WARM_STEPS:
-                engine.record.clear()
-            engine.train_step(lambda forward: loss_of(forward, batch))
-    found: dict[str, list[float]] = {}
-    for span in engine.record.timeline().spans():
-        if span.task.stream == COMPUTE and own_work(span.task.op) is not None:
-            found.setdefault(span.task.name, []).append(span.end_s - span.start_s)
-    engine.close()
-    return {name: fmean(seconds) for name, seconds in found.items()}
-
-
-def _bare(model: torch.nn.Module, setup: Setup) -> Callable[[Callable[[Any], torch.Tensor]], None]:
-    """Return what trains `model` one step without an engine."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    update = setup.optimizer(trained)
-
-    def step(loss_of: Callable[[Any], torch.Tensor]) -> None:
-        loss_of(model).backward()  # type: ignore[no-untyped-call]
-        update.step()
-        for parameter in trained:
-            parameter.grad = None
-
-    return step
-
-
-def measure(worker: Place, most_bytes: int = 1 << 24, budget_s: float = 4.0, longest_s: float = math.inf) -> LinkTimes:
-    """Measure this gang's collectives, alone and beside compute; all ranks are called at once."""
-    if worker.world_size == 1:
-        return LinkTimes(1)
-    group = worker.process_group("world", threads=GLOO_THREADS)
-    _meet(worker)
-    with _uncollected():
-        return measure_links(
-            group,
-            most_bytes=most_bytes,
-            budget_s=budget_s,
-            longest_s=longest_s,
-            device=torch.device(worker.device),
-        )
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Keep Python's garbage collector out of what is timed."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def load(worker: Place, job: StackJob) -> None:
@@ -280,9 +157,9 @@ def load(worker: Place, job: StackJob) -> None:
         module, _, kind = job.engine.partition(":")
         make = getattr(importlib.import_module(module), kind)
         engine = make(job.plan, model, setup, groups)
-    loaded = _load(subject)
+    loaded = load_data(subject)
     _session(worker).trainings[job.name, job.seed] = _Training(
-        job, engine, _batches(worker, subject, job.seed, loaded), _loss_of(worker, subject, loaded), loaded
+        job, engine, batches_of(worker, subject, job.seed, loaded), loss_function(worker, subject, loaded), loaded
     )
 
 
@@ -298,10 +175,10 @@ def run_block(worker: Place, stack: str, seed: int, steps: int) -> Block:
     losses: list[torch.Tensor] = []
     times: list[float] = []
     engine.record.clear()
-    ready = _fetched(batches, steps)
+    ready = fetched(batches, steps)
     gc.collect()
     gc.disable()
-    _meet(worker)
+    meet(worker)
     begin = last = last_report = time.perf_counter()
     for number, batch in enumerate(ready):
         engine.exact = number >= steps - EXACT_PERIODS * engine.plan.period
@@ -309,7 +186,7 @@ def run_block(worker: Place, stack: str, seed: int, steps: int) -> Block:
         if number == steps - 1:
             # Work that a plan leaves for the next step is this block's work: without it the first step would be a gift.
             engine.flush()
-        _synchronise(worker)
+        synchronise(worker)
         now = time.perf_counter()
         times.append(now - last)
         last = now
@@ -364,17 +241,20 @@ def _session(worker: Place) -> _Session:
     return session
 
 
-def _load(subject: Subject) -> Loaded:
+def load_data(subject: Subject) -> Loaded:
+    """Return the subject's data, loaded once a process."""
     return subject.data.load(subject.model.interface)
 
 
-def _batches(worker: Place, subject: Subject, seed: int, loaded: Loaded) -> Batches:
+def batches_of(worker: Place, subject: Subject, seed: int, loaded: Loaded) -> Batches:
+    """Return this rank's batches, in the order that `seed` decides."""
     return Batches(
         loaded.train, rank=worker.rank, world_size=worker.world_size, batch_per_worker=subject.batch, seed=seed
     )
 
 
-def _loss_of(worker: Place, subject: Subject, loaded: Loaded) -> Callable[[Any, Batch], torch.Tensor]:
+def loss_function(worker: Place, subject: Subject, loaded: Loaded) -> Callable[[Any, Batch], torch.Tensor]:
+    """Return the loss of a model on a batch, in the subject's precision."""
     objective = Objective(loaded.interface.answers)
     device = torch.device(worker.device)
 
@@ -392,7 +272,7 @@ def _precision(precision: str, device: torch.device) -> AbstractContextManager[A
     return torch.autocast(device.type, dtype=dtype)
 
 
-def _fetched(batches: Batches, steps: int) -> Iterable[Batch]:
+def fetched(batches: Batches, steps: int) -> Iterable[Batch]:
     """Return the next batches, fetched before the clock starts where they fit into memory: loading is no part of a
     plan.
     """
@@ -404,7 +284,7 @@ def _fetched(batches: Batches, steps: int) -> Iterable[Batch]:
     return [first, *islice(batches, steps - 1)]
 
 
-def _meet(worker: Place) -> None:
+def meet(worker: Place) -> None:
     """Return when all ranks are here."""
     if worker.world_size > 1:
         worker.progress.set(task="meeting", waiting=True)
@@ -412,7 +292,7 @@ def _meet(worker: Place) -> None:
         worker.progress.set(task=None, waiting=False)
 
 
-def _synchronise(worker: Place) -> None:
+def synchronise(worker: Place) -> None:
     """Wait for the device, where it runs behind the host."""
     if worker.device.startswith("cuda"):
         torch.cuda.synchronize(worker.device)

@@ -101,21 +101,21 @@ def share(plan: Plan, costs: Sequence[Sequence[Cost]], sharing: Sharing, iterati
                 starts[index][position] = now + delay
                 stream.running.append(_Running(index, position, group, cost + delay if delay else cost))  # type: ignore[operator]
                 stream.next += 1
-        running = [task for stream in streams.values() for task in stream.running]
+        running = [one for stream in streams.values() for one in stream.running]
         if not running:
             break
         _set_rates(streams.values())
-        elapsed = min(task.left / task.rate for task in running)
+        elapsed = min(one.left / one.rate for one in running)
         now += elapsed
         # A remainder below rounding is an end: two tasks that end together must not be split by 1e-18 s.
         rounding = 1e-12 * max(1.0, now)
-        for task in running:
-            task.left = 0.0 if task.rate == math.inf else task.left - elapsed * task.rate
-            if task.left <= rounding * task.rate:
-                ends[task.index][task.position] = now
-                task.left = 0.0
+        for one in running:
+            one.left = 0.0 if one.rate == math.inf else one.left - elapsed * one.rate
+            if one.left <= rounding * one.rate:
+                ends[one.index][one.position] = now
+                one.left = 0.0
         for stream in streams.values():
-            stream.running = [task for task in stream.running if task.left > 0.0]
+            stream.running = [one for one in stream.running if one.left > 0.0]
     return Timeline(plan, tuple(starts), tuple(ends), np.array(_boundaries(plan, steps, ends)), "simulated")
 
 

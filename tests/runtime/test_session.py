@@ -10,11 +10,10 @@ from orch import registry
 from orch.gang import make_gang
 from orch.models import catalogue
 from orch.models.datasets import choose_data
-from orch.runtime import session
+from orch.runtime import session, warmup
 from orch.runtime.observe import merge
 from orch.runtime.session import Block, Progressed, StackJob, Subject
 from orch.testing import small
-from orch.workload import without_peers
 
 SUBJECT = Subject(catalogue.choose(use="mlp"), choose_data("digits8"), 16, {"sgd": {"lr": 0.1, "momentum": 0.9}})
 STACKS = {"ddp": "torch-ddp", "wfbp": "wfbp", "mg": "mg-wfbp", "dear": "dear", "acp": "acp-sgd"}
@@ -30,7 +29,7 @@ def gang() -> Any:
 
 @pytest.fixture(scope="module")
 def jobs(gang: Any) -> dict[str, StackJob]:
-    profile = merge(gang.call(session.watch, SUBJECT, 0, 2)).profile
+    profile = merge(gang.call(warmup.watch, SUBJECT, 0, 2)).profile
     lookup = {name: registry.technique(name) for name in registry.techniques()}
     made = {}
     for name, technique in STACKS.items():
@@ -86,16 +85,3 @@ def test_progress_is_told(gang: Any, jobs: dict[str, StackJob]) -> None:
     assert isinstance(event, Progressed)
     assert (event.stack, event.step, event.steps) == ("wfbp", 3, 3)
     assert event.samples_per_s > 0.0
-
-
-def test_links_are_measured_in_the_gang(gang: Any) -> None:
-    first, second = gang.call(session.measure, 1 << 12, 0.05)
-    assert first.ranks == second.ranks == 2
-    assert first.seconds["queued"]["all-reduce"]
-
-
-def test_a_plan_without_peers_is_paced_beside_the_bare_model(gang: Any, jobs: dict[str, StackJob]) -> None:
-    alone = without_peers(jobs["wfbp"].plan)
-    for paces in gang.call(session.pace, SUBJECT, 0, [None, alone], 3, 2):
-        assert [len(found) for found in paces] == [3, 3]
-        assert all(seconds > 0.0 for found in paces for seconds in found)

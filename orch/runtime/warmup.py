@@ -1,0 +1,154 @@
+"""What a run measures with its own workers before and between its blocks: layer times, the runtime's own work, links.
+
+Every function takes the gang's worker first; all ranks are called at once, so that contention is in the figures.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from orch.plan import COMPUTE, Plan
+from orch.plan.operations import own_work
+from orch.runtime.base import GLOO_THREADS, Setup
+from orch.runtime.engine import PlanEngine
+from orch.runtime.links import LinkTimes, measure_links
+from orch.runtime.observe import Observation, observe
+from orch.runtime.optimizers import optimizer_factory
+from orch.runtime.session import (
+    Place,
+    Subject,
+    batches_of,
+    fetched,
+    load_data,
+    loss_function,
+    meet,
+    synchronise,
+)
+
+WARM_STEPS = 2
+# Of each plan, round by round, the seconds of a step.
+Paces = tuple[tuple[float, ...], ...]
+
+
+def watch(worker: Place, subject: Subject, seed: int, steps: int = 8) -> Observation:
+    """Observe the model train alone on this rank; all ranks are called at once, so that contention is in the figures."""
+    loaded = load_data(subject)
+    loss_of = loss_function(worker, subject, loaded)
+    model = subject.model.build(seed).to(worker.device)
+    factory = optimizer_factory(subject.optimizer)
+    warmup = 2
+    ready = iter(fetched(batches_of(worker, subject, seed, loaded), 1 + warmup + 2 * steps))
+    with _uncollected():
+        return observe(
+            model,
+            lambda forward: loss_of(forward, next(ready)),
+            factory,
+            name=subject.model.name,
+            steps=steps,
+            warmup=warmup,
+            paced=steps,
+            meet=partial(meet, worker),
+        )
+
+
+def pace(worker: Place, subject: Subject, seed: int, plans: Sequence[Plan | None], rounds: int, steps: int) -> Paces:
+    """Return the seconds of a step under each of `plans`, which are plans for one rank: nobody is sent anything. None:
+    the model alone, without an engine. Rounds of `steps` steps of each, by turns; all ranks are called at once.
+    """
+    loaded = load_data(subject)
+    loss_of = loss_function(worker, subject, loaded)
+    setup = Setup(optimizer_factory(subject.optimizer), seed=seed, schedule=subject.learning_rate, record_steps=4)
+    group = worker.process_group("alone", [worker.rank], threads=GLOO_THREADS)
+    trains = []
+    for plan in plans:
+        model = subject.model.build(seed).to(worker.device)
+        trains.append(
+            _bare(model, setup) if plan is None else PlanEngine(plan, model, setup, {"world": group}).train_step
+        )
+    batch = next(batches_of(worker, subject, seed, loaded))
+    seconds: list[list[float]] = [[] for _ in plans]
+    with _uncollected():
+        for number in range(rounds + 1):
+            meet(worker)
+            for place, train in enumerate(trains):
+                begin = time.perf_counter()
+                for _ in range(steps):
+                    train(lambda forward: loss_of(forward, batch))
+                synchronise(worker)
+                if number:  # the first round warms up
+                    seconds[place].append((time.perf_counter() - begin) / steps)
+    return tuple(tuple(found) for found in seconds)
+
+
+def operations(worker: Place, subject: Subject, seed: int, plan: Plan, steps: int) -> dict[str, float]:
+    """Return, by task, the mean seconds of what techniques compute themselves (encode, decode ...) under `plan`, which is
+    a plan for one rank; all ranks are called at once.
+    """
+    loaded = load_data(subject)
+    loss_of = loss_function(worker, subject, loaded)
+    setup = Setup(optimizer_factory(subject.optimizer), seed=seed, schedule=subject.learning_rate)
+    group = worker.process_group("alone", [worker.rank], threads=GLOO_THREADS)
+    engine = PlanEngine(plan, subject.model.build(seed).to(worker.device), setup, {"world": group})
+    batch = next(batches_of(worker, subject, seed, loaded))
+    meet(worker)
+    with _uncollected():
+        for number in range(WARM_STEPS + steps):
+            if number == WARM_STEPS:
+                engine.record.clear()
+            engine.train_step(lambda forward: loss_of(forward, batch))
+    found: dict[str, list[float]] = {}
+    for span in engine.record.timeline().spans():
+        if span.task.stream == COMPUTE and own_work(span.task.op) is not None:
+            found.setdefault(span.task.name, []).append(span.end_s - span.start_s)
+    engine.close()
+    return {name: fmean(seconds) for name, seconds in found.items()}
+
+
+def _bare(model: torch.nn.Module, setup: Setup) -> Callable[[Callable[[Any], torch.Tensor]], None]:
+    """Return what trains `model` one step without an engine."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    update = setup.optimizer(trained)
+
+    def step(loss_of: Callable[[Any], torch.Tensor]) -> None:
+        loss_of(model).backward()  # type: ignore[no-untyped-call]
+        update.step()
+        for parameter in trained:
+            parameter.grad = None
+
+    return step
+
+
+def measure(worker: Place, most_bytes: int = 1 << 24, budget_s: float = 4.0, longest_s: float = math.inf) -> LinkTimes:
+    """Measure this gang's collectives, alone and beside compute; all ranks are called at once."""
+    if worker.world_size == 1:
+        return LinkTimes(1)
+    group = worker.process_group("world", threads=GLOO_THREADS)
+    meet(worker)
+    with _uncollected():
+        return measure_links(
+            group,
+            most_bytes=most_bytes,
+            budget_s=budget_s,
+            longest_s=longest_s,
+            device=torch.device(worker.device),
+        )
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep Python's garbage collector out of what is timed."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -1,0 +1,57 @@
+"""What a run measures with its own workers: every figure is there, from every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orch import registry
+from orch.gang import make_gang
+from orch.models import catalogue
+from orch.models.datasets import choose_data
+from orch.runtime import session, warmup
+from orch.runtime.observe import Observation, merge
+from orch.runtime.session import Subject
+from orch.testing import small
+from orch.workload import without_peers
+
+SUBJECT = Subject(catalogue.choose(use="mlp"), choose_data("digits8"), 16, {"sgd": {"lr": 0.1}})
+
+
+@pytest.fixture(scope="module")
+def gang() -> Any:
+    with make_gang("processes", 2) as made:
+        made.call(session.prepare, SUBJECT)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def seen(gang: Any) -> Observation:
+    return merge(gang.call(warmup.watch, SUBJECT, 0, 2))
+
+
+def test_the_gangs_own_layer_times(seen: Observation) -> None:
+    assert seen.profile.measured
+    assert seen.step_s > 0.0
+
+
+def test_links_are_measured_in_the_gang(gang: Any) -> None:
+    first, second = gang.call(warmup.measure, 1 << 12, 0.05)
+    assert first.ranks == second.ranks == 2
+    assert first.seconds["queued"]["all-reduce"]
+
+
+def test_a_plan_without_peers_is_paced_beside_the_bare_model(gang: Any, seen: Observation) -> None:
+    alone = without_peers(small.planned(seen.profile, small.cluster(2), [small.member(registry.technique("wfbp"))]))
+    for paces in gang.call(warmup.pace, SUBJECT, 0, [None, alone], 3, 2):
+        assert [len(found) for found in paces] == [3, 3]
+        assert all(seconds > 0.0 for found in paces for seconds in found)
+
+
+def test_what_a_technique_computes_is_timed_task_by_task(gang: Any, seen: Observation) -> None:
+    plan = small.planned(seen.profile, small.cluster(2), [small.member(registry.technique("acp-sgd"))])
+    tasks = {task.name for step in plan.steps for task in step if task.op.kind in ("encode", "decode", "compensate")}
+    for found in gang.call(warmup.operations, SUBJECT, 0, without_peers(plan), 4):
+        assert tasks <= found.keys()
+        assert min(found.values()) > 0.0
