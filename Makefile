@@ -11,10 +11,10 @@ PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet -
 COMPILE := $(BIN)/python -m compileall -q orch techniques
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick lint format bench matrix gpu wheel clean distclean
+.PHONY: help run test quick lint format bench bench-accuracy matrix gpu wheel clean distclean
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):[^#]*## */  make \1\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 18
 
 run: $(STAMPS)/run  ## install, then run recipes/quickstart.yaml (ARGS="measure.blocks=4" are passed on)
 	@$(BIN)/orch run recipes/quickstart.yaml $(ARGS)
@@ -37,6 +37,9 @@ format: $(STAMPS)/dev  ## let ruff rewrite what it can
 
 bench: $(STAMPS)/dev  ## every figure of benchmarks/RESULTS.md, again
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-accuracy: $(STAMPS)/dev  ## predicted and emulated step times over models, stacks and links (root; an hour)
+	@$(BIN)/python -m benchmarks.bench_accuracy $(ARGS)
 
 matrix: $(STAMPS)/dev  ## every technique with every other, in worlds 1, 2, 3, 5 and 8 (long)
 	@$(BIN)/python -m pytest -q tests/matrix $(ARGS)

@@ -6,7 +6,6 @@ means and medians over rounds.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import mean, median
@@ -26,8 +25,10 @@ from orch.runtime.session import Subject
 from orch.workload import data_parallel, without_peers
 
 SOURCE = "measured in this run"
-FIRST_S, AGAIN_S = 4.0, 1.5
-PACE_ROUNDS, PACE_CHUNK_S = 4, 0.12
+# Seconds of a round's links, and of one turn of the engine's own work; all of it no more than this share of the training.
+FIRST_S, AGAIN_S, PACE_S, SHARE = 4.0, 1.5, 0.12, 0.25
+PACE_ROUNDS = 4
+LONGEST_S = 1.5
 OPERATION_STEPS = 8
 MOST_PACED, FEWEST_PACED = 10, 2
 
@@ -45,7 +46,7 @@ class Measurements:
         self._overheads: list[Overhead] = []
         self._operations: dict[str, Curve] = {}
 
-    def round(self, most_bytes: int = 0, budget_s: float = 0.0, longest_s: float = math.inf) -> None:
+    def round(self, most_bytes: int = 0, budget_s: float = 0.0, longest_s: float = LONGEST_S) -> None:
         """Measure everything once; the first time longer. Links: with messages of up to `most_bytes` (0: what the model
         can need) for `budget_s` seconds (0: what a run can afford), but none that would take longer than `longest_s`.
         """
@@ -55,10 +56,11 @@ class Measurements:
             self._seen[key].append(merge(self._gang.call(warmup.watch, subject, seed)))
         if self._gang.size > 1:
             seen = self._seen[self._keys[self._recipe.baseline.name]][-1]
+            worth = min(1.0, SHARE * seen.step_s * self._recipe.measure.total * len(self._keys) / FIRST_S)
             if first:
-                self._overheads.append(self._overhead(seen))
+                self._overheads.append(self._overhead(seen, worth * PACE_S))
             most_bytes = most_bytes or 4 * seen.profile.numel
-            budget_s = budget_s or (FIRST_S if first else AGAIN_S)
+            budget_s = budget_s or worth * (FIRST_S if first else AGAIN_S)
             self._links.append(merge_links(self._gang.call(warmup.measure, most_bytes, budget_s, longest_s)))
 
     def operations(self, plans: Mapping[str, Plan]) -> None:
@@ -100,7 +102,7 @@ class Measurements:
         )
         return replace(cluster, sharing=times.sharing(SOURCE), overhead=overhead, operations=self._operations)
 
-    def _overhead(self, seen: Observation) -> Overhead:
+    def _overhead(self, seen: Observation, turn_s: float) -> Overhead:
         """Return what the engine takes: a step of it without collectives over one without it, and with a collective a
         tensor over one with none, each rank for itself.
         """
@@ -108,7 +110,7 @@ class Measurements:
         subject = self._subjects[self._keys[baseline]]
         silent, sends = (data_parallel(seen.profile, size, subject.batch, update_s=seen.update_s) for size in (1, 2))
         plans: list[Plan | None] = [None, without_peers(silent), without_peers(sends)]
-        steps = max(FEWEST_PACED, min(MOST_PACED, int(PACE_CHUNK_S / seen.step_s)))
+        steps = max(FEWEST_PACED, min(MOST_PACED, int(turn_s / seen.step_s)))
         ranks = self._gang.call(warmup.pace, subject, self._recipe.seeds[0], plans, PACE_ROUNDS, steps)
         bare, engine, sending = ([mean(rank[place]) for rank in ranks] for place in range(3))
         number = sum(isinstance(task.op, Collective) for task in sends.steps[0])

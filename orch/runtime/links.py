@@ -26,6 +26,8 @@ QUEUED = "queued"
 LONGEST_QUEUE, SHORTEST_QUEUE = 16, 3
 ROUNDS, FEWEST_ROUNDS = 6, 2
 FEWEST_SIZES = 2
+# Sizes nearer than this factor say the same twice; a collective longer than this hides any start-up behind itself.
+CLOSE, LONG_S = 1.5, 0.1
 # A thread that runs for this share of the time has a core of its own.
 OWN_CORE = 0.9
 WAIT_SIZE = 1 << 15
@@ -87,7 +89,7 @@ def measure_links(
     longest_s: float = math.inf,
     device: torch.device | None = None,
 ) -> LinkTimes:
-    """Return what collectives of up to `most_bytes` (the next size above) cost in `group`, measured for about `budget_s`
+    """Return what collectives of up to `most_bytes` cost in `group`, measured for about `budget_s`
     seconds (longer where a few collectives take longer); with one rank there is nothing to measure. Sizes are left out
     that would take more than `longest_s`, as far as the one before can tell.
 
@@ -97,8 +99,8 @@ def measure_links(
         return LinkTimes(1)
     device = torch.device("cpu") if device is None else device
     meter = _Meter(group, device, _product(device) if work is None else work)
-    sizes = [size for size in SIZES if size < most_bytes] + [size for size in SIZES if size >= most_bytes][:1]
-    sizes = sizes if len(sizes) > 1 else list(SIZES[:2])
+    most_bytes = max(SIZES[1], min(SIZES[-1], most_bytes))
+    sizes = [*(size for size in SIZES if size < most_bytes / CLOSE), most_bytes]
     kinds = _kinds(meter.backend, group.size(), group.rank(), device)
     share = budget_s / (len(kinds) * len(sizes) + 2)
     seconds: dict[str, dict[str, dict[int, float]]] = {}
@@ -129,18 +131,19 @@ class _Meter:
     def collective(self, launch: Launch, budget_s: float) -> dict[str, float]:
         """Return the seconds of one collective in every way."""
         self._queue(launch, 1)
-        first_s = self.agreed(self._queue(launch, 2))
-        queue = max(SHORTEST_QUEUE, min(LONGEST_QUEUE, int(budget_s / 8 / first_s)))
-        rounds = max(FEWEST_ROUNDS, min(ROUNDS, int(budget_s / 8 / (queue * first_s))))
+        first_s = self.agreed(self._queue(launch, 1))
+        long = first_s > LONG_S
+        queue = 1 if long else max(SHORTEST_QUEUE, min(LONGEST_QUEUE, int(budget_s / 8 / first_s)))
+        rounds = 1 if long else max(FEWEST_ROUNDS, min(ROUNDS, int(budget_s / 8 / (queue * first_s))))
         singles = max(FEWEST_ROUNDS, min(2 * ROUNDS, int(budget_s / 8 / first_s)))
-        result = {
-            QUEUED: median(self._queue(launch, queue) for _ in range(rounds)),
-            SINGLE: median(self._queue(launch, 1) for _ in range(singles)),
-        }
+        single = median(self._queue(launch, 1) for _ in range(singles))
+        queued = single if long else median(self._queue(launch, queue) for _ in range(rounds))
+        result = {QUEUED: queued, SINGLE: single}
         beside = [self._beside(launch, queue) for _ in range(rounds)]
         result[BESIDE] = median(time for time, _ in beside)
         result[STOLEN] = max(0.0, mean(stolen for _, stolen in beside))
-        result[BESIDE_SINGLE] = median(self._beside(launch, 1)[0] for _ in range(max(FEWEST_ROUNDS, singles // 2)))
+        more = 0 if long else max(FEWEST_ROUNDS, singles // 2)
+        result[BESIDE_SINGLE] = median([self._beside(launch, 1)[0] for _ in range(more)] or [result[BESIDE]])
         return result
 
     def wait_s(self, launch: Launch, budget_s: float) -> float:

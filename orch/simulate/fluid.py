@@ -39,6 +39,8 @@ class Timed(NamedTuple):
 
 
 Cost = float | Timed
+# Compute is never stopped altogether: what is stolen was measured beside compute that went on.
+LEAST_RATE = 0.05
 
 
 @dataclass(slots=True)
@@ -72,7 +74,7 @@ def share(plan: Plan, costs: Sequence[Sequence[Cost]], sharing: Sharing, iterati
 
     `costs[step][task]` are the seconds each task takes. All ranks are taken to be alike: what sharing costs was measured
     on all of them together, slow ones and jitter included. A compute task that waited for another stream starts
-    `sharing.wait_s` later.
+    `sharing.wait_s` later. Of several network streams the one that steals most counts.
     """
     steps = [plan.steps[index % plan.period] for index in range(iterations)]
     starts = [np.full(len(step), np.nan) for step in steps]
@@ -149,13 +151,17 @@ def _set_rates(streams: Iterable[_Stream]) -> None:
             computing = stream.running[0]
         elif stream.running and stream.name != COMPUTE:
             sending.append(stream)
+    most = 0.0
     for stream in sending:
+        stolen = 0.0
         for task in stream.running:
             if isinstance(task.cost, Timed):
                 seconds = task.cost.alone(len(stream.running), computing is not None)
                 task.rate = 1.0 / seconds if seconds > 0.0 else math.inf
-                if computing is not None and task.rate != math.inf:
-                    computing.rate *= max(0.05, 1.0 - task.cost.stolen * task.rate)
+                stolen += task.cost.stolen / seconds if seconds > 0.0 else 0.0
+        most = max(most, stolen)
+    if computing is not None:
+        computing.rate *= max(LEAST_RATE, 1.0 - most)
 
 
 def _boundaries(plan: Plan, steps: Sequence[object], ends: Sequence[Times]) -> list[float]:

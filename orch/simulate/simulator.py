@@ -90,7 +90,7 @@ def program_of(plan: Plan, index: int, cluster: Cluster, streams: dict[str, int]
     return Program(rows, awaited | kept, kept)
 
 
-def _add_overhead(step: Step, rows: list[_Row], overhead: Overhead) -> None:
+def _add_overhead(step: Step, rows: list[Row], overhead: Overhead) -> None:
     """Lay the runtime's own seconds on the compute stream: each collective's on the task whose end launches it."""
     computes = [place for place, task in enumerate(step) if task.stream == COMPUTE and not task.lag]
     if not computes:
@@ -104,7 +104,7 @@ def _add_overhead(step: Step, rows: list[_Row], overhead: Overhead) -> None:
         rows[place] = rows[place]._replace(seconds=rows[place].seconds + seconds)
 
 
-def _timed(plan: Plan, programs: Sequence[_Program], cluster: Cluster) -> list[list[Cost]]:
+def _timed(plan: Plan, programs: Sequence[Program], cluster: Cluster) -> list[list[Cost]]:
     """Return the cost of every task; of collectives in every way they were timed."""
     spans = {name: cluster.span(group.blocks[0]) for name, group in plan.groups.items()}
     ways = [cluster.in_way(way) for way in WAYS]

@@ -28,10 +28,12 @@ def step_times(plan: Plan, cluster: Cluster, stretch: Stretch | None = None) -> 
 
     `cluster` may hold arrays (`Cluster.scaled`, links with arrays); `stretch(task)` multiplies what a task costs, for
     compute whose seconds were measured. All ranks are taken to be alike; raises ValueError for a cluster that says
-    otherwise.
+    otherwise, or whose sharing is known by more than the two slowdowns.
     """
     if cluster.jitter or cluster.uneven:
         raise ValueError("variants are simulated on even ranks")
+    if cluster.sharing is not None and (cluster.sharing.lanes > 1 or cluster.sharing.wait_s):
+        raise ValueError("variants are simulated without lanes and waits")
     streams: dict[str, int] = {COMPUTE: 0}
     programs = [program_of(plan, index, cluster, streams) for index in range(plan.period)]
     if stretch is not None:
