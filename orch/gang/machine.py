@@ -83,7 +83,7 @@ def split_cores(specs: Sequence[Spec]) -> list[Spec]:
     31 to 58 ms, bound 32 to 35 ms. Uneven numbers are left to it: bound, the core with one worker more would set the pace.
     """
     return [
-        replace(spec, cores=core_of(index, len(specs))) if spec.device == "cpu" else spec
+        replace(spec, cores=core_of(index, len(specs))) if spec.device == "cpu" and not spec.cores else spec
         for index, spec in enumerate(specs)
     ]
 

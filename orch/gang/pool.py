@@ -45,8 +45,10 @@ class _Key:
 
     def specs(self) -> list[Spec]:
         env = dict(self.env)
+        # Emulated nodes are one machine, which none of them can see.
+        cores = [machine.core_of(rank, self.size) if self.nodes else () for rank in range(self.size)]
         return [
-            Spec(rank, self.size, self.threads, self.device, interface=self.interface, env=env)
+            Spec(rank, self.size, self.threads, self.device, interface=self.interface, env=env, cores=cores[rank])
             for rank in range(self.size)
         ]
 
