@@ -101,9 +101,7 @@ class Measurements:
             mean(one.step_s for one in self._overheads), mean(one.collective_s for one in self._overheads), SOURCE
         )
         # Slow ranks are in what was measured: compute is as long as the slowest one's.
-        return replace(
-            cluster, speed={}, sharing=times.sharing(SOURCE), overhead=overhead, operations=self._operations
-        )
+        return replace(cluster, speed={}, sharing=times.sharing(SOURCE), overhead=overhead, operations=self._operations)
 
     def _overhead(self, seen: Observation, turn_s: float) -> Overhead:
         """Return what the engine takes: a step of it without collectives over one without it, and with a collective a
