@@ -277,9 +277,9 @@ def _check_uncertain(tree: Node, full: Node) -> None:
         except OrchError as error:
             message = f"uncertain names {quoted(path)}, which is no value of this recipe: {error.message}"
             raise OrchError(message, code="E234", where=entry.place, hint=error.hint) from None
-        if path.split(".")[0] in ("uncertain", "stacks", "name", "orch") or isinstance(found.value, dict):
+        if path.split(".")[0] in ("uncertain", "name", "orch") or isinstance(found.value, dict):
             message = f"uncertain names {quoted(path)}, which is no single value"
-            hint = "name a number or a word below model, train, cluster, techniques or compute"
+            hint = "name a number or a word below model, train, cluster, techniques, stacks or compute"
             raise OrchError(message, code="E234", where=entry.place, hint=hint)
 
 

@@ -194,7 +194,8 @@ def _row(result: ClaimResult, cell: CellResult) -> list[str]:
     )
     outcome = str(cell.verdict.outcome) if cell.verdict is not None else str(Evidence.FITTED)
     why = cell.verdict.why if cell.verdict is not None else cell.evidence_why
-    extra = [f"mended: {number(cell.mended.median)}"] if cell.mended is not None else []
+    extra = [claim.note] if claim.note and cell.verdict is not None else []
+    extra += [f"mended: {number(cell.mended.median)}"] if cell.mended is not None else []
     extra += [f"planned with the cluster's own costs: {cell.other_costs}"] if cell.other_costs else []
     return [name, published, ours, _absolute(cell.absolute), outcome, "; ".join([why, *extra])]
 

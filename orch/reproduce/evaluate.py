@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from orch.plan import Backward, Collective, Forward, Plan, Task
 from orch.recipe import Recipe
 from orch.recipe import load as load_recipe
 from orch.recipe.source import display
-from orch.reproduce.draws import Array, Input, drawn, groups_of, inputs_of
+from orch.reproduce.draws import Array, Group, Input, drawn, groups_of, inputs_of
 from orch.reproduce.paper import Paper, recipe_path, rows
 from orch.reproduce.sobol import NUM_DRAWS
 from orch.reproduce.tables import TableRow
@@ -134,20 +135,44 @@ def evaluate(paper: Paper, experiment: str, cell: Cell, stacks: Sequence[str], k
     texts = [setting.text for setting in cell.settings]
     recipe = _loaded(path, texts, cell.settings)
     inputs = inputs_of(recipe)
-    parts: dict[str, list[tuple[Any, dict[str, Any]]]] = {name: [] for name in stacks}
-    for group in groups_of(inputs):
-        varied = recipe if not group.overrides else _loaded(path, [*texts, *group.overrides], cell.settings)
-        for name in stacks:
-            if name not in varied.stacks:
-                hint = did_you_mean(name, varied.stacks) or f"its stacks: {', '.join(varied.stacks)}"
-                message = f"the recipe has no stack {quoted(name)}"
-                raise OrchError(message, code="E352", where=Position(display(path)), hint=hint)
+    loads = [(group, _varied(path, recipe, texts, group, cell)) for group in groups_of(inputs)]
+    found: dict[str, StackDraws] = {}
+    for name in stacks:
+        _check_stack(recipe, name, path)
+        chosen = (
+            loads if _differ(name, [varied for _, varied in loads]) else [(Group((), np.arange(NUM_DRAWS)), recipe)]
+        )
+        parts = []
+        for group, varied in chosen:
             again = kept.setdefault(f"{name} {group.overrides}", [])
-            parts[name].append((group.chosen, _stack(varied, name, inputs, group.chosen, again)))
-    return CellDraws(cell, recipe, inputs, {name: _joined(found) for name, found in parts.items()})
+            parts.append((group.chosen, _stack(varied, name, inputs, group.chosen, again)))
+        found[name] = _joined(parts)
+    return CellDraws(cell, recipe, inputs, found)
 
 
-def _loaded(path: Any, texts: list[str], settings: Sequence[Setting]) -> Recipe:
+def _varied(path: Path, recipe: Recipe, texts: list[str], group: Group, cell: Cell) -> Recipe:
+    return recipe if not group.overrides else _loaded(path, [*texts, *group.overrides], cell.settings)
+
+
+def _check_stack(recipe: Recipe, name: str, path: Path) -> None:
+    if name not in recipe.stacks:
+        hint = did_you_mean(name, recipe.stacks) or f"its stacks: {', '.join(recipe.stacks)}"
+        raise OrchError(
+            f"the recipe has no stack {quoted(name)}", code="E352", where=Position(display(path)), hint=hint
+        )
+
+
+def _differ(name: str, recipes: Sequence[Recipe]) -> bool:
+    """Whether what is drawn as whole recipes changes one stack: a knob of another stack does not."""
+    first = recipes[0]
+    return any(
+        (other.stacks[name], other.cluster, other.model, other.spec.compute)
+        != (first.stacks[name], first.cluster, first.model, first.spec.compute)
+        for other in recipes
+    )
+
+
+def _loaded(path: Path, texts: list[str], settings: Sequence[Setting]) -> Recipe:
     try:
         return load_recipe(path, texts)
     except OrchError as error:

@@ -325,4 +325,6 @@ def _summed(claim: Claim, cells: Sequence[CellResult]) -> ClaimResult:
         words = f"{same} of {len(judged)} cells {verdict.outcome}; {words}"
     if len(judged) < len(cells):
         words += f"; {len(cells) - len(judged)} more cells are fitted and not judged"
+    if claim.note:
+        words += f"; {claim.note}"
     return ClaimResult(claim, tuple(cells), evidence, verdict.outcome, words)

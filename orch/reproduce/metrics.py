@@ -43,7 +43,9 @@ def values(claim: Claim, draws: CellDraws, of: str | None = None) -> Array:
     own = _absolute(metric, draws.stacks[of], draws.samples)
     if claim.over is None:
         return own
-    other = _absolute(metric, draws.stacks[str(claim.over)], draws.samples)
+    # Only step times have several rivals: the best competitor is the fastest, draw by draw.
+    rivals = [_absolute(metric, draws.stacks[name], draws.samples) for name in _listed(claim.over)]
+    other: Array = np.min(rivals, axis=0)
     if metric == "speedup" or metric in _SMALLER:
         own, other = other, own
     return own / np.maximum(other, np.finfo(float).tiny)
@@ -104,7 +106,7 @@ def of_table(paper: Paper, table: str, claim: Claim, draws: CellDraws) -> Publis
     times = [step_published(paper, table, draws, name) for name in names]
     if None in times:
         return None
-    of, over = times[0] or math.nan, times[-1] or math.nan
+    of, over = times[0] or math.nan, min(time or math.nan for time in times[1:] or times)
     value = {
         "step_time": of if len(names) == 1 else over / of,
         "speedup": over / of,

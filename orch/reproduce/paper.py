@@ -175,8 +175,8 @@ def _check_claim(paper: Paper, claim: Claim, path: tuple[str, ...]) -> None:
         raise refuse("needs one stack as `of`; ordering needs a list", "of: STACK, or of: [FASTEST, .., SLOWEST]", "of")
     if claim.metric in ("speedup", "holds") and claim.over is None:
         raise refuse(f"has a {claim.metric} without `over`", "over: STACK", "metric")
-    if isinstance(claim.over, list) and claim.metric != "holds":
-        raise refuse("has several stacks as `over`", "only `holds` compares with several", "over")
+    if isinstance(claim.over, list) and claim.metric not in ("holds", "speedup"):
+        raise refuse("has several stacks as `over`", "only `holds` and `speedup` compare with several", "over")
     if claim.aggregate == "any" and claim.metric not in ORDERED:
         raise refuse("asks whether any cell holds, of a number", "aggregate: mean, max, min or range", "aggregate")
     if claim.aggregate in ("mean", "max", "min", "range") and claim.metric in ORDERED:

@@ -50,7 +50,8 @@ def predict_tables(judge: Judge) -> dict[str, Prediction]:
     for name, experiment in paper.spec.experiments.items():
         if experiment.cells is not None and judge.uses(name):
             by_table.setdefault(experiment.cells.table, []).append(name)
-    return {table: _prediction(judge, table, names) for table, names in by_table.items()}
+    found = {table: _prediction(judge, table, names) for table, names in by_table.items()}
+    return {table: prediction for table, prediction in found.items() if prediction.cells}
 
 
 def _prediction(judge: Judge, table: str, experiments: list[str]) -> Prediction:

@@ -30,7 +30,7 @@ Metric = Literal[
 ]
 METRICS: dict[str, str] = {
     "step_time": "seconds of one step; with `over`, over / of",
-    "speedup": "step time of `over` / step time of `of`",
+    "speedup": "step time of `over` / step time of `of`; of several stacks as `over` the fastest",
     "throughput": "samples a second of all workers; with `over`, of / over",
     "scaling_efficiency": "throughput over that of as many single workers that do not communicate",
     "exposed_time": "seconds of a step that only communication explains; with `over`, over / of",
@@ -134,6 +134,7 @@ class Claim(Section):
     where: str = Field(default="", description="where it stands in the paper")
     mended: str | None = Field(default=None, description="the stack that does what `of` was meant to do, beside it")
     guessed: str = Field(default="", description="what of its cells or inputs is a guess; caps the outcome")
+    note: str = Field(default="", description="what explains a difference, printed with the outcome")
     missing: str = Field(default="", description="what this orch lacks to run it: then it is not runnable here")
     pending: str = Field(default="", description="why nobody has made it data yet: then it is not yet judged")
 

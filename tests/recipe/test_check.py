@@ -144,7 +144,7 @@ def test_an_origin_tells_what_it_replaced(changed: Changed) -> None:
         (["when.plian.train.steps=1"], "override 1: when.plian.train.steps=1: when names 'plian', which is no stack; did you mean plain? [E232]"),
         (["when.plain.train.stesp=1"], "override 1: when.plain.train.stesp=1: unknown key 'stesp' in when.plain.train; did you mean steps? [E210]"),
         (["uncertain={cluster.links.inter.alhpa: {range: [1us, 2us], source: x}}"], "override 1: uncertain={cluster.links.inter.alhpa: {range: [1us, 2us],...: uncertain names 'cluster.links.inter.alhpa', which is no value of this recipe: there is no key 'alhpa' in cluster.links.inter; did you mean alpha? [E234]"),
-        (["uncertain={cluster.links: {range: [1us, 2us], source: x}}"], "override 1: uncertain={cluster.links: {range: [1us, 2us], source: x}}: uncertain names 'cluster.links', which is no single value; name a number or a word below model, train, cluster, techniques or compute [E234]"),
+        (["uncertain={cluster.links: {range: [1us, 2us], source: x}}"], "override 1: uncertain={cluster.links: {range: [1us, 2us], source: x}}: uncertain names 'cluster.links', which is no single value; name a number or a word below model, train, cluster, techniques, stacks or compute [E234]"),
         (["uncertain={train.steps: {source: x}}"], "override 1: uncertain={train.steps: {source: x}}: uncertain.\"train.steps\" must hold exactly one of range, choices [E215]"),
         (["compute={step: 3s, throughput: 4}"], "override 1: compute={step: 3s, throughput: 4}: must hold exactly one of step, throughput [E215]"),
         (["tune=3"], "override 1: tune=3: tune (an equal tuning budget for every stack) cannot be used yet; remove it [E217]"),

@@ -98,6 +98,7 @@ def test_aggregates_are_judged_on_the_cells(changed: Changed, claim: str, publis
         ("metric: step_time, of: one, over: wfbp, published: 1.2, source: table", WFBP_S / ONE_S),
         ("metric: throughput, of: one, published: 0.44, source: table", 4 / 9),
         ("metric: scaling_efficiency, of: one, published: 0.44, source: table", 4 / 9),
+        ("metric: speedup, of: one, over: [wfbp, one], published: 1.0, source: table", 1.0),
         ("metric: exposed_time, of: one, published: 5, source: table", 5.0),
         ("metric: exposed_time, of: one, over: wfbp, published: 1.4, source: table", 7 / 5),
         ("metric: bytes, of: one, published: 12, source: table", 12.0),
@@ -171,3 +172,20 @@ def test_the_document_counts(changed: Changed) -> None:
 
 def test_a_verdict_never_flips(changed: Changed) -> None:
     assert document([reproduce(changed())]) == document([reproduce(changed())])
+
+
+def test_a_choice_that_touches_one_stack_leaves_the_others_alone(changed: Changed) -> None:
+    knobs = "  one: [single-bucket]\n  some: {bucketed: {cap: 1B, first_bucket: 1B}}\n"
+    uncertain = "\nuncertain: {stacks.some.bucketed.cap: {choices: [1B, 1MiB], source: nobody knows}}\n"
+    paper = changed(
+        claims="[{id: x, says: y, metric: speedup, of: some, over: wfbp, in: small, published: 1.2, source: text}]",
+        recipe=("  one: [single-bucket]\n", knobs + uncertain),
+    )
+    # One message a gradient takes as long as wfbp; the first alone ends at 5, two together at 5 + 2 + 2 = 9 s.
+    band = Judge(paper).result(paper.spec.claims[0]).cells[0].ours[0]
+    assert (band.lo, band.hi) == (pytest.approx(1.0), pytest.approx(11 / 9))
+
+
+def test_a_note_explains_an_outcome(changed: Changed) -> None:
+    result = only(changed(claims=f"[{SPEEDUP}, note: luck}}]"))
+    assert result.why.endswith("; luck")

@@ -67,7 +67,7 @@ def test_a_bad_file_is_one_line(changed: Changed, old: str, new: str, message: s
         ("{id: x, says: y, metric: speedup, of: one, in: small, published: gain}", "has a speedup without `over`"),
         ("{id: x, says: y, metric: speedup, of: [one], over: wfbp, in: small, published: gain}", "needs one stack as `of`"),
         ("{id: x, says: y, metric: ordering, of: one, in: small, source: text}", "ordering needs a list"),
-        ("{id: x, says: y, metric: speedup, of: one, over: [wfbp], in: small, published: gain}", "only `holds` compares with several"),
+        ("{id: x, says: y, metric: throughput, of: one, over: [wfbp], in: small, published: gain}", "only `holds` and `speedup` compare with several"),
         ("{id: x, says: y, metric: speedup, of: one, over: wfbp, in: small}", "has nothing published"),
         ("{id: x, says: y, metric: speedup, of: one, over: wfbp, in: small, published: 1.2}", "a number without its source"),
         ("{id: x, says: y, metric: speedup, of: one, over: wfbp, in: small, published: gain, source: text}", "which its evidence has already"),
