@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from orch.recipe.section import Section, Version
+from orch.recipe.schema import Version
+from orch.recipe.section import Section
 
 Provenance = Literal["table", "log", "repository", "text", "abstract", "plot", "recollection", "derived", "guess"]
 """How a number came to us, best first. `derived` and `guess` are our own: never a claim, at most an input."""
