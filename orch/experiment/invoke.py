@@ -92,6 +92,9 @@ def refuse(recipe: Recipe) -> None:
     if not recipe.model.runs:
         message = f"model {recipe.model.name} has only a profile: it can be planned, not run"
         raise OrchError(message, code="E604", hint="models that run: orch list models; or --simulate")
+    if recipe.layout.slices > 1:
+        message = "experts that are cut into slices (parallel.slices) can be planned, not run"
+        raise OrchError(message, code="E604", hint="parallel.slices=1, or --simulate")
     for stack in recipe.stacks.values():
         if stack.train.precision == "fp16":
             message = f"stack {stack.name}: fp16 training needs loss scaling, which orch does not have"

@@ -61,10 +61,16 @@ class Measurements:
                 self._overheads.append(self._overhead(seen, worth * PACE_S))
             most_bytes = most_bytes or 4 * seen.profile.numel
             budget_s = budget_s or worth * (FIRST_S if first else AGAIN_S)
-            self._links.append(merge_links(self._gang.call(warmup.measure, most_bytes, budget_s, longest_s)))
+            rows = bool(self._recipe.model.mixtures)
+            self._links.append(merge_links(self._gang.call(warmup.measure, most_bytes, budget_s, longest_s, rows)))
 
     def operations(self, plans: Mapping[str, Plan]) -> None:
-        """Measure what the techniques of each stack compute themselves: encode, decode, and what feedback does."""
+        """Measure what the techniques of each stack compute themselves: encode, decode, and what feedback does.
+
+        Not where experts are spread: one rank cannot run such a plan alone, so the formulas stand.
+        """
+        if self._recipe.layout.experts > 1:
+            return
         cluster = self._cluster()
         points: dict[str, list[tuple[float, float]]] = {}
         for name, plan in plans.items():
@@ -86,7 +92,9 @@ class Measurements:
     def inputs(self) -> Inputs:
         """Return what predictions compute with, from all rounds so far."""
         merged = {key: _over_rounds(seen) for key, seen in self._seen.items()}
-        profiles = {name: merged[key].profile for name, key in self._keys.items()}
+        # Watching shows the parts of a mixture, not that they are one.
+        mixtures = self._recipe.model.mixtures
+        profiles = {name: replace(merged[key].profile, mixtures=mixtures) for name, key in self._keys.items()}
         return Inputs(self._cluster(), profiles, {name: merged[key].update_s for name, key in self._keys.items()})
 
     def _cluster(self) -> Cluster:

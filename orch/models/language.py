@@ -121,23 +121,41 @@ def gpt2_profile(knobs: LibraryKnobs) -> Profile:
 def bert_profile(knobs: LibraryKnobs) -> Profile:
     """Return the profile of transformers' BertForPreTraining, decoder tied to the word embedding."""
     draft, rows, hidden = Draft(), knobs.seq_len, knobs.hidden
-    embeddings = "bert.embeddings"
+    bert_embeddings(draft, knobs)
+    for layer in range(knobs.num_layers):
+        block = f"bert.encoder.layer.{layer}"
+        bert_attention(draft, block, knobs)
+        draft.linear(f"{block}.intermediate.dense", rows, hidden, 4 * hidden)
+        draft.linear(f"{block}.output.dense", rows, 4 * hidden, hidden)
+        draft.norm(f"{block}.output.LayerNorm", rows, hidden)
+    bert_heads(draft, knobs)
+    return draft.finish("bert", DERIVED)
+
+
+def bert_embeddings(draft: Draft, knobs: LibraryKnobs) -> None:
+    """Add what BERT does before its blocks."""
+    rows, hidden, embeddings = knobs.seq_len, knobs.hidden, "bert.embeddings"
     draft.embedding(f"{embeddings}.word_embeddings", rows, knobs.vocab, hidden, tied=("cls.predictions.decoder",))
     start = len(draft.tensors)
     draft.embedding(f"{embeddings}.token_type_embeddings", rows, 2, hidden)
     draft.embedding(f"{embeddings}.position_embeddings", rows, knobs.positions, hidden)
     draft.register_first(start, start + 1)
     draft.norm(f"{embeddings}.LayerNorm", rows, hidden)
-    for layer in range(knobs.num_layers):
-        block = f"bert.encoder.layer.{layer}"
-        for part in ("query", "key", "value"):
-            draft.linear(f"{block}.attention.self.{part}", rows, hidden, hidden)
-        draft.attention(f"{block}.attention.self", rows, hidden, knobs.num_heads, fused=knobs.attention == "fused")
-        draft.linear(f"{block}.attention.output.dense", rows, hidden, hidden)
-        draft.norm(f"{block}.attention.output.LayerNorm", rows, hidden)
-        draft.linear(f"{block}.intermediate.dense", rows, hidden, 4 * hidden)
-        draft.linear(f"{block}.output.dense", rows, 4 * hidden, hidden)
-        draft.norm(f"{block}.output.LayerNorm", rows, hidden)
+
+
+def bert_attention(draft: Draft, block: str, knobs: LibraryKnobs) -> None:
+    """Add the attention of one of BERT's blocks, with its norm."""
+    rows, hidden = knobs.seq_len, knobs.hidden
+    for part in ("query", "key", "value"):
+        draft.linear(f"{block}.attention.self.{part}", rows, hidden, hidden)
+    draft.attention(f"{block}.attention.self", rows, hidden, knobs.num_heads, fused=knobs.attention == "fused")
+    draft.linear(f"{block}.attention.output.dense", rows, hidden, hidden)
+    draft.norm(f"{block}.attention.output.LayerNorm", rows, hidden)
+
+
+def bert_heads(draft: Draft, knobs: LibraryKnobs) -> None:
+    """Add both pre-training heads of BERT."""
+    rows, hidden = knobs.seq_len, knobs.hidden
     draft.linear("bert.pooler.dense", 1, hidden, hidden)
     draft.tensor("cls.predictions.bias", knobs.vocab, modules=("cls.predictions.decoder",))
     draft.linear("cls.predictions.transform.dense", rows, hidden, hidden)
@@ -145,7 +163,6 @@ def bert_profile(knobs: LibraryKnobs) -> Profile:
     flops = 2 * rows * hidden * knobs.vocab
     draft.module("cls.predictions.decoder", flops, rows * knobs.vocab, ready=("cls.predictions.bias",))
     draft.linear("cls.seq_relationship", 1, hidden, 2)
-    return draft.finish("bert", DERIVED)
 
 
 @lru_cache(maxsize=32)

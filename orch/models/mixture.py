@@ -13,7 +13,15 @@ from pydantic import Field, model_validator
 
 from orch.models.draft import Draft
 from orch.models.kinds import Interface, MaskedToken, NextToken, Tokens
-from orch.models.language import BertBaseKnobs, CharTransformerKnobs, Gpt2Knobs, TransformerKnobs
+from orch.models.language import (
+    BertBaseKnobs,
+    CharTransformerKnobs,
+    Gpt2Knobs,
+    TransformerKnobs,
+    bert_attention,
+    bert_embeddings,
+    bert_heads,
+)
 from orch.models.model import Model, ModelKnobs, choice, count
 from orch.models.profile import Profile
 
@@ -33,8 +41,8 @@ class MixtureKnobs(ModelKnobs):
     every: int = count(2, "each how many-th block has a mixture; the last of each so many")
     capacity: Capacity | None = _capacity(None)
     balance: float = Field(0.01, ge=0, description="weight of the auxiliary loss that evens out the experts' loads")
-    gate: Literal["softmax", "sigmoid", "cosine"] = choice(
-        "softmax", "how scores become weights: softmax (GShard, Switch), sigmoid (BASE, StableMoE), cosine (X-MoE)"
+    gate: Literal["softmax", "sigmoid"] = choice(
+        "softmax", "how scores become weights: softmax (GShard, Switch) or sigmoid (BASE, StableMoE)"
     )
 
     @model_validator(mode="after")
@@ -140,29 +148,19 @@ def gpt2_moe_profile(knobs: Gpt2MoeKnobs) -> Profile:
 
 @lru_cache(maxsize=32)
 def bert_moe_profile(knobs: BertMoeKnobs) -> Profile:
-    """Return the profile of a BERT with the masked-token head and mixtures in place of some blocks' feed-forward part."""
+    """Return the profile of transformers' BertForPreTraining with mixtures in place of some blocks' feed-forward part."""
     draft, rows, hidden = Draft(), knobs.seq_len, knobs.hidden
-    embeddings = "bert.embeddings"
-    draft.embedding(f"{embeddings}.word_embeddings", rows, knobs.vocab, hidden, tied=("cls.predictions.decoder",))
-    draft.embedding(f"{embeddings}.token_type_embeddings", rows, 2, hidden)
-    draft.embedding(f"{embeddings}.position_embeddings", rows, knobs.positions, hidden)
-    draft.norm(f"{embeddings}.LayerNorm", rows, hidden)
+    bert_embeddings(draft, knobs)
     for layer in range(knobs.num_layers):
         block = f"bert.encoder.layer.{layer}"
-        for part in ("query", "key", "value"):
-            draft.linear(f"{block}.attention.self.{part}", rows, hidden, hidden)
-        draft.attention(f"{block}.attention.self", rows, hidden, knobs.num_heads, fused=knobs.attention == "fused")
-        draft.linear(f"{block}.attention.output.dense", rows, hidden, hidden)
-        draft.norm(f"{block}.attention.output.LayerNorm", rows, hidden)
+        bert_attention(draft, block, knobs)
         if knobs.mixed(layer):
-            _mixture(draft, f"{block}.moe", knobs, rows, hidden, 4 * hidden, gated=False)
+            _mixture(draft, f"{block}.intermediate", knobs, rows, hidden, 4 * hidden, gated=False)
         else:
             draft.linear(f"{block}.intermediate.dense", rows, hidden, 4 * hidden)
             draft.linear(f"{block}.output.dense", rows, 4 * hidden, hidden)
         draft.norm(f"{block}.output.LayerNorm", rows, hidden)
-    draft.linear("cls.predictions.transform.dense", rows, hidden, hidden)
-    draft.norm("cls.predictions.transform.LayerNorm", rows, hidden)
-    draft.module("cls.predictions.decoder", 2 * rows * hidden * knobs.vocab, rows * knobs.vocab)
+    bert_heads(draft, knobs)
     return draft.finish("bert-moe", COUNTED)
 
 
@@ -173,7 +171,7 @@ def mixtral_profile(knobs: MixtralKnobs) -> Profile:
     shared = hidden // knobs.num_heads * knobs.key_value_heads
     draft.embedding("model.embed_tokens", rows, knobs.vocab, hidden)
     for layer in range(knobs.num_layers):
-        block = f"model.layers.{layer}"
+        block, start = f"model.layers.{layer}", len(draft.tensors)
         draft.scale(f"{block}.input_layernorm", rows, hidden)
         for part, outputs in (("q_proj", hidden), ("k_proj", shared), ("v_proj", shared)):
             draft.linear(f"{block}.self_attn.{part}", rows, hidden, outputs, bias=False)
@@ -186,6 +184,8 @@ def mixtral_profile(knobs: MixtralKnobs) -> Profile:
             for part in ("gate_proj", "up_proj"):
                 draft.linear(f"{block}.mlp.{part}", rows, hidden, knobs.inner, bias=False)
             draft.linear(f"{block}.mlp.down_proj", rows, knobs.inner, hidden, bias=False)
+        # Registered last, whenever they run.
+        draft.tensors[start:] = sorted(draft.tensors[start:], key=lambda tensor: "layernorm" in tensor.name)
     draft.scale("model.norm", rows, hidden)
     draft.linear("lm_head", rows, hidden, knobs.vocab, bias=False)
     return draft.finish("mixtral", COUNTED)
@@ -208,6 +208,7 @@ MODELS = (
         CharMoeKnobs,
         char_moe_profile,
         _next_token,
+        "orch.models.zoo.mixed:char_moe",
         mixed=True,
     ),
     Model(
@@ -218,16 +219,18 @@ MODELS = (
         Gpt2MoeKnobs,
         gpt2_moe_profile,
         _next_token,
+        "orch.models.zoo.mixed:gpt2_moe",
         mixed=True,
     ),
     Model(
         "bert-moe",
         "mixture",
-        "BERT-base with a mixture of experts in every other block, masked tokens only",
-        f"transformers BertForMaskedLM with blocks replaced; {COUNTED}",
+        "BERT-base pre-training with a mixture of experts in every other block",
+        f"transformers BertForPreTraining with blocks replaced; {COUNTED}",
         BertMoeKnobs,
         bert_moe_profile,
         _masked_token,
+        "orch.models.zoo.mixed:bert_moe",
         mixed=True,
     ),
     Model(
@@ -238,6 +241,7 @@ MODELS = (
         MixtralKnobs,
         mixtral_profile,
         _next_token,
+        "orch.models.zoo.mixed:mixtral",
         mixed=True,
     ),
 )

@@ -37,5 +37,13 @@ def all_gather(backend: Any, whole: Tensor, part: Tensor) -> Any:
     return backend._allgather_base(whole, part)
 
 
+def all_to_all(backend: Any, received: Tensor, sent: Tensor, received_split: list[int], sent_split: list[int]) -> Any:
+    """Hand each rank its part of `sent` [Q, M], `sent_split` rows each, and fill `received` likewise; return the work.
+
+    Empty splits mean equal parts.
+    """
+    return backend.alltoall_base(received, sent, received_split, sent_split)
+
+
 def _add_up(parts: Tensor, shard: Tensor, _: Any) -> None:
     torch.sum(parts, 0, dtype=shard.dtype, out=shard)

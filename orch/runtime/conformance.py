@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from orch.plan import COMPUTE, Backward, Collective, Forward, Plan, Task
+from orch.plan import COMPUTE, Backward, Collective, Forward, Plan, Rows, Task
 from orch.runtime.record import Record, StepRecord
 
 MOST = 20
@@ -66,7 +66,7 @@ def _asked(plan: Plan, task: Task, step: StepRecord, rank: int, modules: frozens
         return False
     if isinstance(task.op, Forward):
         return modules is None or task.op.module in modules
-    return not isinstance(task.op, Backward) or bool(task.op.ready)
+    return not isinstance(task.op, Backward) or task.op.in_layer or bool(task.op.ready)
 
 
 def _counts(tasks: tuple[Task, ...], order: list[int], expected: list[int]) -> Iterator[str]:
@@ -91,7 +91,9 @@ def _orders(tasks: tuple[Task, ...], order: list[int], expected: list[int]) -> I
 
 
 def _payload(plan: Plan, task: Task, step: StepRecord, number: int, rank: int) -> Iterator[str]:
-    if step.sent[number] != task.op.nbytes:
+    if isinstance(task.op, Rows) and task.op.ragged and task.op.part in RETURNS:
+        yield from _returned(plan, task, step, number)
+    elif step.sent[number] != task.op.nbytes:
         yield f"task {task.name!r} handed over {step.sent[number]} bytes; the plan says {task.op.nbytes}"
     planned = tuple(plan.groups[task.group].block_of(rank))
     if step.ranks[number] != planned:
@@ -100,6 +102,27 @@ def _payload(plan: Plan, task: Task, step: StepRecord, number: int, rank: int) -
         yield f"task {task.name!r} has no end after its start"
     elif task.stream != COMPUTE and (late := _early(plan, step, task, number)):
         yield late
+
+
+# What brings rows back hands over as many as came, and gets as many as it handed over.
+RETURNS = {"combine": "dispatch", "dispatch_backward": "combine_backward"}
+
+
+def _returned(plan: Plan, task: Task, step: StepRecord, number: int) -> Iterator[str]:
+    """Yield where a chunk that returns rows does not undo the one that brought them: the rule of ragged payloads."""
+    op = task.op
+    assert isinstance(op, Rows)
+    key = (RETURNS[op.part], op.module, op.begin, op.end)
+    for other, candidate in enumerate(plan.steps[step.place].tasks):
+        mate = candidate.op
+        if isinstance(mate, Rows) and (mate.part, mate.module, mate.begin, mate.end) == key:
+            if (step.sent[number], step.received[number]) != (step.received.get(other), step.sent.get(other)):
+                yield (
+                    f"task {task.name!r} handed over {step.sent[number]} bytes and got {step.received[number]}; "
+                    f"{candidate.name!r} got {step.received.get(other)} and had handed over {step.sent.get(other)}"
+                )
+            return
+    yield f"task {task.name!r} returns rows that no task brought"
 
 
 def _early(plan: Plan, step: StepRecord, task: Task, number: int) -> str:

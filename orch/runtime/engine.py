@@ -17,11 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from orch.errors import RunError
-from orch.plan import Collective, Plan
+from orch.plan import Collective, Plan, Rows
 from orch.runtime.base import Engine, Groups, Setup
 from orch.runtime.conformance import differences
+from orch.runtime.mixture import LayerRun
+from orch.runtime.mixtures import Mixtures
 from orch.runtime.network import Network
-from orch.runtime.program import OPERATION, Program, Send, Stage, compile_step
+from orch.runtime.program import LAYER, OPERATION, Program, Send, Stage, compile_step
 from orch.runtime.record import NAN, StepRecord
 
 
@@ -51,6 +53,7 @@ class PlanEngine(Engine):
         self._forward_open: int | None = None
         self._active = self._carried = self._pending = False
         self._handles: list[Any] = []
+        self._mixtures = Mixtures(plan, model, self.rank, groups, self)
         self._install_hooks()
 
     # -- the training loop -------------------------------------------------------------------------------------------------
@@ -112,6 +115,7 @@ class PlanEngine(Engine):
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._mixtures.close()
         self._network.close()
 
     def _open(self, *, flush: bool) -> None:
@@ -227,6 +231,31 @@ class PlanEngine(Engine):
                 worked = True
         return worked
 
+    def cross(self, run: LayerRun, *, backward: bool) -> None:
+        """Walk the tasks of a mixture's crossing, which the layer hands over to."""
+        place = self._program.crossings.get((run.name, backward)) if self._active else None
+        time = self._now()
+        self._close_forward(time)
+        if place is not None:
+            self._walk_in_forward(place[0]) if not backward else self._walk(place[0])
+        if place is None or self._passed != place[0]:
+            way = "backward" if backward else "forward"
+            raise RunError(
+                f"rank {self.rank}, step {self.step}: mixture {run.name!r} was crossed {way} where the plan has no such task",
+                code="E612", hint="every mixture is crossed once a step, in the order of the plan",
+            )  # fmt: skip
+        stages, network = self._stages, self._network
+        while self._passed < place[1]:
+            stage = stages[self._passed]
+            self._operate(stage)
+            self._remaining[self._passed] = 0
+            self._passed += 1
+            if self._passed >= network.next_need:
+                network.launch(self._passed)
+        if backward:
+            self._walk(self._program.last_backward)
+        self._last = self._now()
+
     def _operate(self, stage: Stage) -> None:
         task = stage.task
         if task.lag and not self._carried:
@@ -283,6 +312,18 @@ class PlanEngine(Engine):
         """Launch `op` on its buffer; return at once."""
         self._network.collective(op)
 
+    def exchange(self, op: Rows) -> None:
+        """Launch `op` on the rows of its layer; return at once."""
+        self._network.exchange(self._mixtures.running(op.module).parcel(op))
+
+    def layer(self, name: str) -> LayerRun:
+        """Return mixture `name` as it runs in this step."""
+        return self._mixtures.running(name)
+
+    def cells(self, name: str) -> tuple[tuple[int, int], ...] | None:
+        """Return how this step cuts mixture `name`; None outside a step."""
+        return self._program.cells.get(name) if self._active else None
+
     def update(self, tensors: tuple[str, ...]) -> None:
         """Apply the optimiser to these parameters, then drop their gradients: autograd's next ones need no zeroing."""
         self.optimizers.step(tensors, self.step - self._lag)
@@ -303,6 +344,11 @@ class PlanEngine(Engine):
 
     def _missing(self) -> RunError:
         stage = self._stages[self._passed]
+        if stage.kind == LAYER:
+            return RunError(
+                f"rank {self.rank}, step {self.step}: task {stage.task.name} never ran: its mixture was not used", code="E612",
+                hint="the plan was made for a model in which every step uses every mixture",
+            )  # fmt: skip
         missing = [name for name in stage.task.op.tensors if self.parameters[name].grad is None]
         names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
         return RunError(

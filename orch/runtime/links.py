@@ -88,12 +88,14 @@ def measure_links(
     budget_s: float = 4.0,
     longest_s: float = math.inf,
     device: torch.device | None = None,
+    rows: bool = False,
 ) -> LinkTimes:
     """Return what collectives of up to `most_bytes` cost in `group`, measured for about `budget_s`
     seconds (longer where a few collectives take longer); with one rank there is nothing to measure. Sizes are left out
     that would take more than `longest_s`, as far as the one before can tell.
 
-    `work` does a few milliseconds of what the device does while it communicates; None: a product of matrices.
+    `work` does a few milliseconds of what the device does while it communicates; None: a product of matrices. `rows`: the
+    all-to-all too, by which rows of mixtures travel.
     """
     if group.size() == 1:
         return LinkTimes(1)
@@ -101,7 +103,7 @@ def measure_links(
     meter = _Meter(group, device, _product(device) if work is None else work)
     most_bytes = max(SIZES[1], min(SIZES[-1], most_bytes))
     sizes = [*(size for size in SIZES if size < most_bytes / CLOSE), most_bytes]
-    kinds = _kinds(meter.backend, group.size(), group.rank(), device)
+    kinds = _kinds(meter.backend, group.size(), group.rank(), device, rows)
     share = budget_s / (len(kinds) * len(sizes) + 2)
     seconds: dict[str, dict[str, dict[int, float]]] = {}
     for name, make in kinds.items():
@@ -231,7 +233,9 @@ def _product(device: torch.device) -> Work:
     return work
 
 
-def _kinds(backend: Any, size: int, rank: int, device: torch.device) -> dict[str, Callable[[int], Launch]]:
+def _kinds(
+    backend: Any, size: int, rank: int, device: torch.device, rows: bool
+) -> dict[str, Callable[[int], Launch]]:
     def whole(nbytes: int) -> torch.Tensor:
         items = -(-nbytes // (4 * size)) * size
         return torch.zeros(items, dtype=torch.float32, device=device)
@@ -252,4 +256,15 @@ def _kinds(backend: Any, size: int, rank: int, device: torch.device) -> dict[str
         flat = whole(nbytes)
         return lambda: collectives.all_gather(backend, flat, shard(flat))
 
-    return {"all-reduce": all_reduce, "reduce-scatter": reduce_scatter, "all-gather": all_gather}
+    def all_to_all(nbytes: int) -> Launch:
+        sent, received = whole(nbytes), whole(nbytes)
+        return lambda: collectives.all_to_all(backend, received, sent, [], [])
+
+    makers: dict[str, Callable[[int], Launch]] = {
+        "all-reduce": all_reduce,
+        "reduce-scatter": reduce_scatter,
+        "all-gather": all_gather,
+    }
+    if rows:
+        makers["all-to-all"] = all_to_all
+    return makers

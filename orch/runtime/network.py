@@ -21,6 +21,7 @@ from orch.runtime import collectives
 from orch.runtime.base import Groups, Setup, backend_of
 from orch.runtime.buffers import FlatBuffer
 from orch.runtime.clock import Clock
+from orch.runtime.mixture import Parcel
 from orch.runtime.program import Program, Send
 from orch.runtime.record import NAN, StepRecord
 
@@ -63,6 +64,8 @@ class Network:
             for task in step:
                 if isinstance(task.op, Collective) and setup.rank in plan.roles[task.role]:
                     self._join(plan, task.group, groups, device)
+                    if task.op.in_layer:
+                        continue  # rows are the layer's own
                     buffer = self._buffer(task.op, self._ranks[task.group], parameters, device)
                     owners.update((segment.name, buffer) for segment in task.op.buffer.segments)
             self._owners.append(owners)
@@ -227,6 +230,25 @@ class Network:
             work, nbytes = self._hand_over(op, backend, buffer)
         except RuntimeError as error:
             raise self._failed(task.name, error) from error
+        self._launched(work, nbytes)
+
+    def exchange(self, parcel: Parcel) -> None:
+        """Hand the rows of `parcel` to the process group of the task that is being sent, and stamp the moment and the
+        bytes.
+        """
+        index, task = self._sending.index, self._sending.task
+        self._run.starts[index] = self._now()
+        try:
+            work = collectives.all_to_all(
+                self._backends[task.group], parcel.received, parcel.sent, parcel.received_split, parcel.sent_split
+            )
+        except RuntimeError as error:
+            raise self._failed(task.name, error) from error
+        self._run.received[index] = parcel.received.nbytes
+        self._launched(work, parcel.sent.nbytes)
+
+    def _launched(self, work: Any, nbytes: int) -> None:
+        run, index, task = self._run, self._sending.index, self._sending.task
         run.sent[index] = nbytes
         run.ranks[index] = self._ranks[task.group]
         if run.exact:

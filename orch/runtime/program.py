@@ -9,10 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from orch.errors import RunError
-from orch.plan import COMPUTE, Backward, Collective, Forward, Plan, Step, Task
+from orch.plan import (
+    COMPUTE,
+    AllToAll,
+    Backward,
+    Collective,
+    ExpertBackward,
+    Forward,
+    OrderBackward,
+    Plan,
+    RestoreBackward,
+    Rows,
+    Step,
+    Task,
+    cells,
+)
 
-# What moves the compute stream past a task: the model's forward, its backward, or the engine running an operation.
-FORWARD, BACKWARD, OPERATION = range(3)
+# What moves the compute stream past a task: the model's forward, its backward, the engine running an operation, or the
+# engine running one for a mixture of experts that has handed over to it.
+FORWARD, BACKWARD, OPERATION, LAYER = range(4)
 Mark = tuple[int, int]  # (net stream, place on it)
 
 
@@ -60,6 +75,9 @@ class Program:
     last_backward: int = 0
     last_lagging: int = 0
     looks_back: bool = False
+    # Of each mixture, by name and whether backward: the places on the compute stream from its first task to its last.
+    crossings: dict[tuple[str, bool], tuple[int, int]] = field(default_factory=dict)
+    cells: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     lagging: list[Stage | Send] = field(default_factory=list)
 
 
@@ -96,11 +114,14 @@ def compile_step(plan: Plan, index: int, rank: int) -> Program:
         if task.lag:
             program.lagging.append(entry)
             program.last_lagging = len(program.stages)
+    program.cells = {module: cells(step, module) for module, _ in program.crossings}
     return program
 
 
 def _stage(program: Program, number: int, task: Task) -> Stage:
     place = len(program.stages)
+    if task.op.in_layer:
+        return _layer_stage(program, number, task, place)
     if isinstance(task.op, Forward):
         program.forward.setdefault(task.op.module, place)
         return Stage(number, task, FORWARD)
@@ -111,12 +132,28 @@ def _stage(program: Program, number: int, task: Task) -> Stage:
     return Stage(number, task, OPERATION)
 
 
+def _layer_stage(program: Program, number: int, task: Task, place: int) -> Stage:
+    backward = isinstance(task.op, RestoreBackward | ExpertBackward | OrderBackward)
+    key = (task.op.module, backward)  # type: ignore[attr-defined]
+    first, _ = program.crossings.get(key, (place, place))
+    if any(stage.kind in (FORWARD, BACKWARD) for stage in program.stages[first:]):
+        message = f"task {task.name!r} stands apart from its crossing: the model computes in between"
+        raise RunError(message, code="E618", hint="such plans can be simulated: orch plan")
+    program.crossings[key] = (first, place + 1)
+    if backward:
+        program.last_backward = place + 1
+    return Stage(number, task, LAYER, count=1)
+
+
 def _send(number: int, task: Task, stream: int, place: int) -> Send:
     if not task.stream.startswith("net."):
         raise RunError(f"task {task.name!r} is on stream {task.stream!r}, which this engine does not drive", code="E618",
                        hint="such plans can be simulated: orch plan")  # fmt: skip
     if not isinstance(task.op, Collective):
         raise RunError(f"task {task.name!r} is on stream {task.stream!r} but is no collective", code="E618")
+    if isinstance(task.op, Rows) and not isinstance(task.op, AllToAll):
+        message = f"task {task.name!r}: experts that are cut into slices cannot be run"
+        raise RunError(message, code="E618", hint="such plans can be simulated: orch plan")
     return Send(number, task, task.op, stream, place)
 
 

@@ -27,7 +27,8 @@ class StepRecord:
     """One step. Numbers index the tasks of its plan step.
 
     `order` lists tasks as they started; `starts` and `ends` [tasks] are seconds, NaN where a task did not run; `sent`
-    and `ranks` say, per collective, the bytes handed over and the ranks that took part. `carried` tells whether the
+    and `ranks` say, per collective, the bytes handed over and the ranks that took part, `received` the bytes that came
+    where that depends on the data. `carried` tells whether the
     previous step left work to finish (lag 1); a `flush` holds only such work, done early. In an `exact` step the ends
     of collectives were stamped by the process group's own thread, which costs each of them a little; in others when
     somebody looked: at the next hook, or at the end of a wait. `read`: stamps are seconds.
@@ -43,6 +44,7 @@ class StepRecord:
     order: list[int] = field(default_factory=list)
     sent: dict[int, int] = field(default_factory=dict)
     ranks: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    received: dict[int, int] = field(default_factory=dict)
     end: float = NAN
     exact: bool = False
     read: bool = False

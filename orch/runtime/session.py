@@ -28,7 +28,9 @@ from orch.models.zoo.objective import Objective
 from orch.plan import Plan
 from orch.runtime.base import GLOO_THREADS, Engine, Setup
 from orch.runtime.engine import PlanEngine
+from orch.runtime.mixture import expert_parameters, spread
 from orch.runtime.optimizers import Schedule, optimizer_factory
+from orch.workload.layout import EXPERTS
 
 if TYPE_CHECKING:
     from orch.models.splits import Loaded
@@ -149,8 +151,12 @@ def load(worker: Place, job: StackJob) -> None:
         progress=worker.progress,
     )
     blocks = {name: group.block_of(worker.rank) for name, group in job.plan.groups.items()}
-    groups = {name: worker.process_group(name, ranks, threads=GLOO_THREADS) for name, ranks in blocks.items()}
+    # Rows of a mixture travel in the plan's order, one chunk after another: on two threads they would share the link.
+    threads = {name: 1 if name == EXPERTS else GLOO_THREADS for name in blocks}
+    groups = {name: worker.process_group(name, ranks, threads=threads[name]) for name, ranks in blocks.items()}
     _start_equal(worker, model)
+    if EXPERTS in blocks:
+        spread(model, list(blocks[EXPERTS]).index(worker.rank), len(blocks[EXPERTS]))
     if job.engine is None:
         engine: Engine = PlanEngine(job.plan, model, setup, groups)
     else:
@@ -201,13 +207,17 @@ def run_block(worker: Place, stack: str, seed: int, steps: int) -> Block:
 
 
 def evaluate(worker: Place, stack: str, seed: int) -> dict[str, float]:
-    """Return loss and accuracy on held-out data: rank 0's, and nothing on the others. Finishes pending work first."""
+    """Return loss and accuracy on held-out data: rank 0's, and nothing on the others. Finishes pending work first.
+
+    Where experts are spread every rank must run the model, all on the same data.
+    """
     training = _session(worker).trainings[stack, seed]
     training.engine.flush()
-    if worker.rank != 0:
+    if worker.rank != 0 and EXPERTS not in training.engine.plan.groups:
         return {}
     objective = Objective(training.loaded.interface.answers)
-    return objective.evaluate(training.engine.model, training.loaded.test, device=worker.device)
+    found = objective.evaluate(training.engine.model, training.loaded.test, device=worker.device)
+    return found if worker.rank == 0 else {}
 
 
 def timeline(worker: Place, stack: str, seed: int) -> Any:
@@ -217,13 +227,18 @@ def timeline(worker: Place, stack: str, seed: int) -> Any:
 
 
 def fingerprint(worker: Place, stack: str, seed: int) -> str:
-    """Return the SHA-256 of the stack's parameters on this rank; equal on all ranks when nothing went wrong."""
+    """Return the SHA-256 of the stack's parameters on this rank that all ranks hold; equal on all ranks when nothing
+    went wrong.
+    """
     import hashlib
 
     training = _session(worker).trainings[stack, seed]
     training.engine.flush()
     digest = hashlib.sha256()
+    own = expert_parameters(training.engine.model) if EXPERTS in training.engine.plan.groups else frozenset()
     for name, parameter in sorted(training.engine.model.named_parameters()):
+        if name in own:
+            continue
         digest.update(name.encode())
         digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -127,8 +127,16 @@ def _bare(model: torch.nn.Module, setup: Setup) -> Callable[[Callable[[Any], tor
     return step
 
 
-def measure(worker: Place, most_bytes: int = 1 << 24, budget_s: float = 4.0, longest_s: float = math.inf) -> LinkTimes:
-    """Measure this gang's collectives, alone and beside compute; all ranks are called at once."""
+def measure(
+    worker: Place,
+    most_bytes: int = 1 << 24,
+    budget_s: float = 4.0,
+    longest_s: float = math.inf,
+    rows: bool = False,
+) -> LinkTimes:
+    """Measure this gang's collectives, alone and beside compute; all ranks are called at once. `rows`: see
+    `measure_links`.
+    """
     if worker.world_size == 1:
         return LinkTimes(1)
     group = worker.process_group("world", threads=GLOO_THREADS)
@@ -139,6 +147,7 @@ def measure(worker: Place, most_bytes: int = 1 << 24, budget_s: float = 4.0, lon
             most_bytes=most_bytes,
             budget_s=budget_s,
             longest_s=longest_s,
+            rows=rows,
             device=torch.device(worker.device),
         )
 

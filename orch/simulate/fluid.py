@@ -92,8 +92,11 @@ def share(plan: Plan, costs: Sequence[Sequence[Cost]], sharing: Sharing, iterati
         for stream in streams.values():
             while stream.next < len(stream.queue) and len(stream.running) < stream.lanes:
                 index, position = stream.queue[stream.next]
-                group = steps[index].tasks[position].group
-                if (stream.running and stream.running[0].group != group) or not may_start(index, position):
+                task = steps[index].tasks[position]
+                group = task.group
+                # Rows of a mixture travel on one lane: chunk after chunk is the point of cutting them.
+                alone = task.op.in_layer or group != stream.running[0].group if stream.running else False
+                if alone or not may_start(index, position):
                     if stream.name == COMPUTE and math.isnan(stream.blocked_s):
                         stream.blocked_s = now
                     break

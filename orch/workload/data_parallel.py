@@ -74,13 +74,17 @@ def without_peers(plan: Plan) -> Plan:
 def retimed(plan: Plan, plain: Plan) -> Plan:
     """Return a plan that passes made of `plain`, with compute and updates as long as they are in this `plain`."""
     seconds = {task.name: task.op.seconds for task in plain.steps[0] if isinstance(task.op, Compute)}
-    (whole,) = [task.op for task in plain.updates() if isinstance(task.op, Update)]
+    wholes = {name: op for task in plain.updates() if isinstance(op := task.op, Update) for name in op.parameters}
 
     def timed(task: Task) -> Task:
         op = task.op
         if isinstance(op, Compute):
-            return replace(task, op=replace(op, seconds=seconds.get(task.name, op.seconds)))
-        return replace(task, op=whole.of(op.parameters, op.numel)) if isinstance(op, Update) else task
+            # A chunk of a mixture's experts has the seconds of all of them, of which it takes its share.
+            name = task.name if task.name in seconds else task.name.rpartition(".c")[0]
+            return replace(task, op=replace(op, seconds=seconds.get(name, op.seconds)))
+        if isinstance(op, Update) and op.parameters:
+            return replace(task, op=wholes[op.parameters[0]].of(op.parameters, op.numel))
+        return task
 
     return plan.each_step(lambda step: Step(tuple(timed(task) for task in step)))
 

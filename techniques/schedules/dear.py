@@ -8,7 +8,7 @@ limit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orch.plan import (
@@ -41,7 +41,8 @@ def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
     """Split the collectives whose results the update reads; move their second half, decode and update to the next
     step.
     """
-    halves = [_split(step, context, config) for step in plan.steps]
+    sizes = {name: group.size for name, group in plan.groups.items()}
+    halves = [_split(step, sizes, context, config) for step in plan.steps]
     if all(not half.late for half in halves):
         return plan
     # Step i finishes the work of the step before it, which in a plan of several steps is another list.
@@ -65,7 +66,7 @@ class _Group:
     forward: str | None
 
 
-def _split(step: Step, context: Context, config: Config) -> _Half:
+def _split(step: Step, sizes: Mapping[str, int], context: Context, config: Config) -> _Half:
     step = step.by_wave()
     layers = _layers(step, context, config.bucket)
     step = step.fuse(list(_buckets(step, layers, context, config)))
@@ -77,7 +78,7 @@ def _split(step: Step, context: Context, config: Config) -> _Half:
     early: list[Task] = []
     for task in step:
         if task.name in names:
-            early.append(_scatter(task, context))
+            early.append(_scatter(task, sizes[task.group]))
         elif task.name not in behind:
             early.append(task)
     kept = {task.name for task in early}
@@ -94,7 +95,7 @@ def _split(step: Step, context: Context, config: Config) -> _Half:
     for number, layer in enumerate(sorted(groups)):
         sends = groups[layer]
         tensors = tuple(dict.fromkeys(tensor for send in sends for tensor in send.op.tensors))
-        gathers = [_gather(send, context) for send in sends]
+        gathers = [_gather(send, sizes[send.group]) for send in sends]
         renamed = {send.name: gather.name for send, gather in zip(sends, gathers, strict=True)}
         finish = [_late(task, renamed, kept) for task in chains.get(layer, ())]
         # The chain is on one stream, so its last task has waited for the others; dense gradients have no chain.
@@ -171,20 +172,20 @@ def _suffix(task: Task) -> str:
     return task.name.removeprefix("all_reduce")
 
 
-def _scatter(task: Task, context: Context) -> Task:
+def _scatter(task: Task, ranks: int) -> Task:
     name = f"reduce_scatter{_suffix(task)}"
-    return replace(task, name=name, op=ReduceScatter(_padded(task, name, context)))
+    return replace(task, name=name, op=ReduceScatter(_padded(task, name, ranks)))
 
 
-def _gather(task: Task, context: Context) -> Task:
+def _gather(task: Task, ranks: int) -> Task:
     scatter = f"reduce_scatter{_suffix(task)}"
-    op = AllGatherShards(_padded(task, scatter, context))
+    op = AllGatherShards(_padded(task, scatter, ranks))
     return Task(f"all_gather{_suffix(task)}", op, task.stream, (), (scatter,), task.role, task.group, lag=1)
 
 
-def _padded(task: Task, name: str, context: Context) -> Buffer:
+def _padded(task: Task, name: str, ranks: int) -> Buffer:
     op: Collective = task.op  # type: ignore[assignment]
-    return replace(op.buffer, name=name, pad_to=context.world_size)
+    return replace(op.buffer, name=name, pad_to=ranks)
 
 
 def _late(task: Task, renamed: dict[str, str], kept: set[str]) -> Task:

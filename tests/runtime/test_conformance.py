@@ -7,12 +7,17 @@ from typing import Any
 import pytest
 from torch import nn
 
-from orch.plan import Plan
+from orch.plan import Collective, Plan
 from orch.runtime import collectives
 from orch.runtime.base import Setup
+from orch.runtime.clock import HostClock
+from orch.runtime.conformance import differences
 from orch.runtime.engine import PlanEngine
 from orch.runtime.network import Network
 from orch.runtime.optimizers import optimizer_factory
+from orch.runtime.record import Record
+from orch.testing import mixture
+from orch.workload import Layout, mixture_training
 from tests.runtime.models import build
 from tests.runtime.test_engine import SGD, loss_of, plan_of
 from tests.runtime.test_network import plan_of as stack_of
@@ -172,3 +177,27 @@ def _swap(world: World) -> list[str]:
         model.swapped = step % 2 == 1
         engine.train_step(lambda module, step=step: loss_of(module, world.rank, step))
     return engine.differences()
+
+
+def test_rows_that_do_not_all_come_back_are_found() -> None:
+    plan = mixture_training(mixture.layers(), Layout(4, 4), 1)
+    record = Record(plan, HostClock())
+    step = record.open(0, 0.0, carried=False)
+    places = {task.name: number for number, task in enumerate(plan.steps[0])}
+    for number, task in enumerate(plan.steps[0]):
+        step.order.append(number)
+        step.starts[number] = step.ends[number] = float(number)
+        if isinstance(task.op, Collective):
+            step.sent[number] = step.received[number] = task.op.nbytes
+            step.ranks[number] = (0, 1, 2, 3)
+    dispatch, combine = places["dispatch.0.moe"], places["combine.0.moe"]
+    step.end = 1e3
+    # Ragged: another number of rows came than left, and that many went back.
+    step.received[dispatch], step.sent[combine] = 96, 96
+    assert differences(record, 0) == []
+    step.sent[combine] = 80
+    assert differences(record, 0) == [
+        "step 0: task 'combine.0.moe' handed over 80 bytes and got 256; 'dispatch.0.moe' got 96 and had handed over 256"
+    ]
+    step.sent[combine], step.sent[dispatch], step.received[combine] = 96, 128, 128
+    assert differences(record, 0) == ["step 0: task 'dispatch.0.moe' handed over 128 bytes; the plan says 256"]

@@ -77,3 +77,12 @@ def test_reduce_scatter_and_all_gather_in_one_buffer(size: int) -> None:
     for rank, (shard, whole) in enumerate(run(size, exchange)):
         assert torch.equal(torch.from_numpy(shard), total[2 * rank : 2 * rank + 2])
         assert torch.equal(torch.from_numpy(whole), total)
+
+
+def test_the_all_to_all_is_measured_where_rows_travel() -> None:
+    for times in run(2, _with_rows):
+        assert set(times.seconds["queued"]) == {"all-reduce", "reduce-scatter", "all-gather", "all-to-all"}
+
+
+def _with_rows(world: World) -> LinkTimes:
+    return measure_links(world.group(), most_bytes=1 << 15, budget_s=0.2, rows=True)

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orch.errors import RunError
-from orch.plan import COMPUTE, NET, AllReduce, Backward, Buffer, Forward, Plan, Segment, Task, Update
+from orch.plan import (
+    COMPUTE,
+    NET,
+    AllReduce,
+    Backward,
+    Buffer,
+    Forward,
+    Plan,
+    Segment,
+    Step,
+    Task,
+    Update,
+    cut_crossings,
+)
 from orch.runtime.program import BACKWARD, FORWARD, OPERATION, compile_step
+from orch.testing import mixture
+from orch.workload import Layout, mixture_training
 
 
 def send(name: str, *after: str, stream: str = NET, lag: int = 0) -> Task:
@@ -62,3 +79,28 @@ def test_a_net_stream_carries_collectives_only() -> None:
     with pytest.raises(RunError, match=r"'odd' is on stream 'net\.inter' but is no collective"):
         compile_step(plan, 0, 0)
     assert COMPUTE == "compute"
+
+
+def test_a_crossing_is_a_run_of_places_and_knows_its_cells() -> None:
+    plain = mixture_training(mixture.layers(tokens=6), Layout(4, 4), 1)
+    program = compile_step(cut_crossings(plain, lambda crossing: 2 if crossing.backward else 3), 0, 1)
+    assert set(program.crossings) == {("0.moe", False), ("0.moe", True)}
+    first, last = program.crossings["0.moe", False]
+    assert [stage.task.name.split(".")[0] for stage in program.stages[first:last]] == [
+        "order",
+        *["expert"] * 3,
+        "restore",
+    ]
+    assert program.cells["0.moe"] == ((0, 2), (2, 3), (3, 4), (4, 6))
+    assert not any(".experts." in tensor for tensor in program.backward)  # no hook sees gradients that are made by hand
+
+
+def test_slices_of_experts_and_torn_crossings_are_refused() -> None:
+    with pytest.raises(RunError, match="experts that are cut into slices cannot be run"):
+        compile_step(mixture_training(mixture.layers(), Layout(4, 2, 2), 1), 0, 0)
+    plan = mixture_training(mixture.layers(), Layout(4, 4), 1)
+    tasks = list(plan.steps[0])
+    place = next(index for index, task in enumerate(tasks) if task.name == "restore.0.moe")
+    tasks.append(replace(tasks.pop(place), after=()))
+    with pytest.raises(RunError, match=r"'restore\.0\.moe' stands apart from its crossing"):
+        compile_step(replace(plan, steps=(Step(tuple(tasks)),)), 0, 0)

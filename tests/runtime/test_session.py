@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from orch import registry
 from orch.gang import make_gang
 from orch.models import catalogue
 from orch.models.datasets import choose_data
+from orch.plan import cut_crossings
 from orch.runtime import session, warmup
 from orch.runtime.observe import merge
 from orch.runtime.session import Block, Progressed, StackJob, Subject
 from orch.testing import small
+from orch.workload import Layout, mixture_training
 
 SUBJECT = Subject(catalogue.choose(use="mlp"), choose_data("digits8"), 16, {"sgd": {"lr": 0.1, "momentum": 0.9}})
 STACKS = {"ddp": "torch-ddp", "wfbp": "wfbp", "mg": "mg-wfbp", "dear": "dear", "acp": "acp-sgd"}
@@ -85,3 +88,33 @@ def test_progress_is_told(gang: Any, jobs: dict[str, StackJob]) -> None:
     assert isinstance(event, Progressed)
     assert (event.stack, event.step, event.steps) == ("wfbp", 3, 3)
     assert event.samples_per_s > 0.0
+
+
+MIXED = Subject(
+    catalogue.choose(use="char-moe", arguments={"seq_len": 8, "hidden": 16, "num_heads": 2, "experts": 4}),
+    choose_data("pydoc_text"),
+    3,
+    {"sgd": {"lr": 0.1}},
+)
+
+
+def test_experts_that_are_spread_learn_what_whole_ones_do(gang: Any) -> None:
+    gang.call(session.prepare, MIXED)
+    profile = replace(merge(gang.call(warmup.watch, MIXED, 0, 1)).profile, mixtures=MIXED.model.mixtures)
+    losses: dict[str, tuple[float, ...]] = {}
+    held: dict[str, dict[str, float]] = {}
+    for name, experts, degree in (("whole", 1, 1), ("spread", 2, 1), ("cut", 2, 3)):
+        plain = mixture_training(profile, Layout(2, experts), MIXED.batch)
+        plan = cut_crossings(plain, lambda crossing, degree=degree: degree)
+        gang.call(session.load, StackJob(name, MIXED, plan))
+        blocks: list[Block] = gang.call(session.run_block, name, 0, 4)
+        assert all(block.differences == () for block in blocks), name
+        losses[name] = blocks[0].losses
+        prints = gang.call(session.fingerprint, name, 0)
+        assert prints[0] == prints[1]
+        held[name], nothing = gang.call(session.evaluate, name, 0)
+        assert nothing == {}
+        gang.call(session.forget, name, 0)
+    for name in ("spread", "cut"):
+        assert losses[name] == pytest.approx(losses["whole"], rel=1e-4)
+        assert held[name] == pytest.approx(held["whole"], rel=1e-4)

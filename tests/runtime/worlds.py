@@ -24,6 +24,10 @@ class World:
         """Return a group over all ranks that no earlier run has used; every rank must ask for it."""
         return self._worker.process_group(f"{name}-{self._number}", threads=threads)
 
+    def block(self, name: str, ranks: list[int], threads: int = 1) -> Any:
+        """Return a group over `ranks` that no earlier run has used; each of them must ask for it."""
+        return self._worker.process_group(f"{name}-{self._number}", ranks, threads=threads)
+
     def groups(self) -> dict[str, Any]:
         """Return the groups of a plain plan."""
         return {"world": self.group()}

@@ -30,7 +30,11 @@ class Block(nn.Module):
         query, key, value = self.qkv(self.norm1(x)).view(B, S, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
         attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.out(attended.transpose(1, 2).reshape(B, S, E))
-        result: torch.Tensor = x + self.down(F.gelu(self.up(self.norm2(x))))
+        return x + self.feed_forward(self.norm2(x))
+
+    def feed_forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what the block adds after attention."""
+        result: torch.Tensor = self.down(F.gelu(self.up(x)))
         return result
 
 

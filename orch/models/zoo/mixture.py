@@ -1,0 +1,353 @@
+"""Mixtures of experts that run: gate, order, experts and inverse order as parts, each to be replaced by another.
+
+Alone, a layer is ordinary autograd over all experts: the definition that every spread layer must equal. A runtime that
+spreads experts puts a `path` of its own between the gate and the output, and calls the parts itself.
+
+Shapes: T tokens of this rank, M their width, E experts, H their width, C slots of an expert, N routes (a token and an
+expert chosen for it), R rows (a route, or a slot that may be empty), laid out expert after expert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from orch.models.mixture import MixtureKnobs
+from orch.models.profile import Mixture
+
+NOTHING = -1
+# Where users may look at, or change, what passes: called with the layer and a dict that they may write to.
+POINTS = ("before_layer", "before_dispatch", "after_dispatch", "before_combine", "after_combine", "after_layer")
+Hook = Callable[["MixtureLayer", dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Where tokens go: of each route [N] its token, expert and weight (differentiable), and its choice, 0 a token's first."""
+
+    token: Tensor
+    expert: Tensor
+    weight: Tensor
+    choice: Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Routes as rows, expert after expert: of each row [R] its route and token (`NOTHING` for an empty slot) and the
+    position along which rows can be cut; `counts` [E] rows of each expert.
+    """
+
+    route: Tensor
+    token: Tensor
+    position: Tensor
+    counts: Tensor
+
+    def gather(self, tokens: Tensor) -> Tensor:
+        """Return the rows [R, M] of `tokens` [T, M]; an empty slot is 0."""
+        rows = tokens.index_select(0, self.token.clamp(min=0))
+        return rows if self.full else rows * (self.token >= 0).unsqueeze(1)
+
+    def weights(self, routing_weight: Tensor) -> Tensor:
+        """Return the weight of each row [R], 0 for an empty slot."""
+        weights = routing_weight.index_select(0, self.route.clamp(min=0))
+        return weights if self.full else weights * (self.route >= 0)
+
+    def scatter(self, rows: Tensor, number: int) -> Tensor:
+        """Return for each of `number` tokens the sum of its rows [R, M]."""
+        return rows.new_zeros(number, rows.shape[1]).index_add(0, self.token.clamp(min=0), rows)
+
+    @property
+    def full(self) -> bool:
+        """Whether no slot is empty, as is so without capacity."""
+        return self.route.numel() == 0 or bool((self.route >= 0).all())
+
+
+def order(routing: Routing, experts: int, capacity: int | None) -> Rows:
+    """Lay the routes out as rows, sorted by expert and then by token; stable, so equal on every machine.
+
+    With a `capacity` every expert has that many rows: its first choices come first, each in token order, what finds no
+    slot is dropped (GShard's rule), and slots that nobody takes are empty. Without, every route is a row.
+    """
+    if capacity is None:
+        by_expert = torch.argsort(routing.expert, stable=True)
+        counts = torch.bincount(routing.expert, minlength=experts)
+        token = routing.token[by_expert]
+        return Rows(by_expert, token, token, counts)
+    first_come = torch.argsort(routing.choice, stable=True)
+    by_expert = first_come[torch.argsort(routing.expert[first_come], stable=True)]
+    expert = routing.expert[by_expert]
+    wanted = torch.bincount(expert, minlength=experts)
+    slot = torch.arange(expert.numel(), device=expert.device) - (wanted.cumsum(0) - wanted)[expert]
+    kept = slot < capacity
+    route = expert.new_full((experts * capacity,), NOTHING)
+    route[(expert * capacity + slot)[kept]] = by_expert[kept]
+    token = torch.where(route >= 0, routing.token[route.clamp(min=0)], route)
+    position = torch.arange(capacity, device=expert.device).repeat(experts)
+    return Rows(route, token, position, expert.new_full((experts,), capacity))
+
+
+class _Adding(torch.autograd.Function):
+    """The identity of `weight`, whose backward also starts that of an auxiliary loss: so a layer adds to any loss."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, loss: Tensor) -> Tensor:
+        ctx.like = loss
+        return weight
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        return gradient, torch.ones_like(ctx.like)
+
+
+class Gate(nn.Module):
+    """Linear top-k: scores [T, E] are products without bias; a token goes to its `top_k` highest.
+
+    `softmax`: weights are the probabilities, for several experts scaled to sum to 1 (GShard; Switch with one).
+    `sigmoid`: weights are sigmoids of the scores (BASE, StableMoE). Scores are fp32 whatever the tokens are. `balance`
+    weighs the auxiliary loss E sum_e mean(p_e) mean(first choice is e), 1 when loads are even.
+    """
+
+    def __init__(self, hidden: int, experts: int, top_k: int, kind: str = "softmax", balance: float = 0.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(experts, hidden))
+        nn.init.normal_(self.weight, std=0.02)
+        self.top_k = top_k
+        self.kind = kind
+        self.balance = balance
+
+    def forward(self, tokens: Tensor) -> Routing:
+        """Return the routes of `tokens` [T, M], token after token, best choice first."""
+        with torch.autocast(tokens.device.type, enabled=False):
+            scores = tokens.float() @ self.weight.float().T
+            shares = scores.softmax(-1)
+            best, expert = (scores.sigmoid() if self.kind == "sigmoid" else shares).topk(self.top_k, dim=-1)
+            if self.kind == "softmax" and self.top_k > 1:
+                best = best / best.sum(-1, keepdim=True)
+            weight = best.reshape(-1)
+            if self.balance and torch.is_grad_enabled() and tokens.shape[0]:
+                first = F.one_hot(expert[:, 0], scores.shape[1]).to(scores.dtype).mean(0)
+                even: Tensor = self.balance * scores.shape[1] * (shares.mean(0) * first).sum()
+                weight = _Adding.apply(weight, even)  # type: ignore[no-untyped-call]
+        number, device = tokens.shape[0], tokens.device
+        token = torch.arange(number, device=device).repeat_interleave(self.top_k)
+        choice = torch.arange(self.top_k, device=device).repeat(number)
+        return Routing(token, expert.reshape(-1), weight, choice)
+
+
+class Experts(nn.Module):
+    """Base of the experts of a layer: parameters have the expert as first dim, so that a rank can `keep` some.
+
+    A subclass says `one(e, x)`, expert `e` [rows, M] -> [rows, M], and is done: `backward_rows` then computes forward
+    again. Where `run` saves what backward needs, row by row, `backward_rows` may do without.
+    """
+
+    experts: int
+
+    def one(self, expert: int, x: Tensor) -> Tensor:
+        """Return the output of expert `expert` for its rows."""
+        raise TypeError(f"{type(self).__name__} does not say what an expert computes")
+
+    def forward(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        """Return the outputs of `rows` [R, M], of which each expert has `counts` in turn. Autograd follows."""
+        outputs = [self.one(e, rows[a:b]) for e, a, b in spans(counts)]
+        return torch.cat(outputs) if outputs else rows
+
+    def run(self, rows: Tensor, counts: Sequence[int]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return the outputs and what `backward_rows` needs of each row; autograd is off."""
+        return self(rows, counts), (rows,)
+
+    def backward_rows(
+        self, gradient: Tensor, saved: tuple[Tensor, ...], counts: Sequence[int]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the rows' gradients, and those of the parameters by name, from the outputs' [R, M]; autograd is off."""
+        parameters = dict(self.named_parameters())
+        with torch.enable_grad():
+            rows = saved[0].detach().requires_grad_()
+            outputs = self(rows, counts)
+            found = torch.autograd.grad(outputs, [rows, *parameters.values()], gradient, allow_unused=True)
+        whole = [
+            g if g is not None else torch.zeros_like(p)
+            for g, p in zip(found, (rows, *parameters.values()), strict=True)
+        ]
+        return whole[0], dict(zip(parameters, whole[1:], strict=True))
+
+    def keep(self, part: int, parts: int) -> None:
+        """Keep the `part`-th of `parts` equal parts of the experts."""
+        number = self.experts // parts
+        for name, parameter in list(self.named_parameters(recurse=False)):
+            kept = parameter.detach()[part * number : (part + 1) * number].clone()
+            setattr(self, name, nn.Parameter(kept, requires_grad=parameter.requires_grad))
+        self.experts = number
+
+
+def spans(counts: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return (expert, begin, end) of those that have rows."""
+    ends = [0, *accumulate(counts)]
+    return [(e, a, b) for e, (a, b) in enumerate(pairwise(ends)) if b > a]
+
+
+class FeedForward(Experts):
+    """down(gelu(up(x))), with biases: GPT's and BERT's."""
+
+    def __init__(self, experts: int, hidden: int, inner: int) -> None:
+        super().__init__()
+        self.experts = experts
+        self.up = _drawn(experts, hidden, inner)
+        self.down = _drawn(experts, inner, hidden)
+        self.up_bias = nn.Parameter(torch.zeros(experts, inner))
+        self.down_bias = nn.Parameter(torch.zeros(experts, hidden))
+
+    def one(self, expert: int, x: Tensor) -> Tensor:
+        inner = torch.addmm(self.up_bias[expert].to(x.dtype), x, self.up[expert].to(x.dtype))
+        return torch.addmm(self.down_bias[expert].to(x.dtype), F.gelu(inner), self.down[expert].to(x.dtype))
+
+    def run(self, rows: Tensor, counts: Sequence[int]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        inner = rows.new_empty(rows.shape[0], self.up.shape[2])
+        outputs = torch.empty_like(rows)
+        for e, a, b in spans(counts):
+            torch.addmm(self.up_bias[e].to(rows.dtype), rows[a:b], self.up[e].to(rows.dtype), out=inner[a:b])
+            torch.addmm(
+                self.down_bias[e].to(rows.dtype), F.gelu(inner[a:b]), self.down[e].to(rows.dtype), out=outputs[a:b]
+            )
+        return outputs, (rows, inner)
+
+    def backward_rows(
+        self, gradient: Tensor, saved: tuple[Tensor, ...], counts: Sequence[int]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        rows, inner = saved
+        found = {name: torch.zeros_like(parameter) for name, parameter in self.named_parameters()}
+        gradients = torch.empty_like(rows)
+        for e, a, b in spans(counts):
+            g = gradient[a:b]
+            found["down"][e] = F.gelu(inner[a:b]).T @ g
+            found["down_bias"][e] = g.sum(0)
+            g = torch.ops.aten.gelu_backward(g @ self.down[e].to(g.dtype).T, inner[a:b])
+            found["up"][e] = rows[a:b].T @ g
+            found["up_bias"][e] = g.sum(0)
+            torch.mm(g, self.up[e].to(g.dtype).T, out=gradients[a:b])
+        return gradients, found
+
+
+class GatedFeedForward(Experts):
+    """down(silu(gate(x)) up(x)), without biases: Mixtral's."""
+
+    def __init__(self, experts: int, hidden: int, inner: int) -> None:
+        super().__init__()
+        self.experts = experts
+        self.up = _drawn(experts, hidden, inner)
+        self.down = _drawn(experts, inner, hidden)
+        self.gate = _drawn(experts, hidden, inner)
+
+    def one(self, expert: int, x: Tensor) -> Tensor:
+        gate, up, down = (w[expert].to(x.dtype) for w in (self.gate, self.up, self.down))
+        return (F.silu(x @ gate) * (x @ up)) @ down
+
+    def run(self, rows: Tensor, counts: Sequence[int]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        gates, ups = (rows.new_empty(rows.shape[0], self.up.shape[2]) for _ in range(2))
+        outputs = torch.empty_like(rows)
+        for e, a, b in spans(counts):
+            torch.mm(rows[a:b], self.gate[e].to(rows.dtype), out=gates[a:b])
+            torch.mm(rows[a:b], self.up[e].to(rows.dtype), out=ups[a:b])
+            torch.mm(F.silu(gates[a:b]) * ups[a:b], self.down[e].to(rows.dtype), out=outputs[a:b])
+        return outputs, (rows, gates, ups)
+
+    def backward_rows(
+        self, gradient: Tensor, saved: tuple[Tensor, ...], counts: Sequence[int]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        rows, gates, ups = saved
+        found = {name: torch.zeros_like(parameter) for name, parameter in self.named_parameters()}
+        gradients = torch.empty_like(rows)
+        for e, a, b in spans(counts):
+            opened = F.silu(gates[a:b])
+            found["down"][e] = (opened * ups[a:b]).T @ gradient[a:b]
+            inner = gradient[a:b] @ self.down[e].to(gradient.dtype).T
+            of_up, of_gate = inner * opened, torch.ops.aten.silu_backward(inner * ups[a:b], gates[a:b])
+            found["up"][e] = rows[a:b].T @ of_up
+            found["gate"][e] = rows[a:b].T @ of_gate
+            gradients[a:b] = of_up @ self.up[e].to(of_up.dtype).T + of_gate @ self.gate[e].to(of_gate.dtype).T
+        return gradients, found
+
+
+def _drawn(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(*shape).normal_(std=0.02))
+
+
+# What a runtime puts in place of the path alone: layer, tokens [T, M] and routing to the sums [T, M].
+Path = Callable[["MixtureLayer", Tensor, Routing], Tensor]
+
+
+@dataclass
+class Load:
+    """How rows were shared out in the last call: rows of each expert [E], and routes that found no slot."""
+
+    rows: Tensor
+    dropped: int
+
+
+class MixtureLayer(nn.Module):
+    """A mixture of experts: [..., M] -> [..., M]. `mixture` says its sizes; `gate` and `experts` are parts like any other."""
+
+    def __init__(self, mixture: Mixture, gate: nn.Module, experts: Experts) -> None:
+        super().__init__()
+        self.mixture = mixture
+        self.gate = gate
+        self.experts = experts
+        self.path: Path | None = None
+        self.hooks: dict[str, list[Hook]] = {point: [] for point in POINTS}
+        self.load: Load | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the weighted sums of the experts' outputs; what was dropped is 0."""
+        data = self.call("before_layer", {"x": x})
+        tokens = data["x"].reshape(-1, x.shape[-1])
+        routing: Routing = self.gate(tokens)
+        y = alone(self, tokens, routing) if self.path is None else self.path(self, tokens, routing)
+        result: Tensor = self.call("after_layer", {"y": y.reshape(x.shape)})["y"]
+        return result.to(x.dtype)
+
+    def rows(self, routing: Routing, number: int) -> Rows:
+        """Lay the routes of `number` tokens out as rows, and note the load."""
+        capacity = None if self.mixture.capacity_factor is None else self.mixture.capacity(number)
+        rows = order(routing, self.mixture.experts, capacity)
+        kept = rows.counts if capacity is None else (rows.route.view(-1, capacity) >= 0).sum(1)
+        self.load = Load(kept, routing.token.numel() - int(kept.sum()))
+        return rows
+
+    def call(self, point: str, data: dict[str, Any]) -> dict[str, Any]:
+        """Let the hooks of `point` see `data`, and change it."""
+        for hook in self.hooks[point]:
+            hook(self, data)
+        return data
+
+
+def alone(layer: MixtureLayer, tokens: Tensor, routing: Routing) -> Tensor:
+    """Return what the layer computes where this rank has all experts: autograd's own path, and the definition."""
+    rows = layer.rows(routing, tokens.shape[0])
+    sent = layer.call("before_dispatch", {"rows": rows.gather(tokens)})["rows"]
+    sent = layer.call("after_dispatch", {"rows": sent})["rows"]
+    outputs = layer.experts(sent, rows.counts.tolist())
+    outputs = layer.call("before_combine", {"rows": outputs})["rows"]
+    outputs = layer.call("after_combine", {"rows": outputs})["rows"]
+    return rows.scatter(outputs * rows.weights(routing.weight).unsqueeze(1).to(outputs.dtype), tokens.shape[0])
+
+
+def mixture_layers(model: nn.Module) -> dict[str, MixtureLayer]:
+    """Return the mixtures of a model by name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, MixtureLayer)}
+
+
+def mixture_of(
+    name: str, knobs: MixtureKnobs, tokens: int, hidden: int, inner: int, *, gated: bool = False
+) -> MixtureLayer:
+    """Return the layer that the models here have, as their knobs say it."""
+    products = 3 if gated else 2
+    mixture = Mixture(name, tokens, hidden, inner, knobs.experts, knobs.top_k, knobs.capacity, products)
+    kind = GatedFeedForward if gated else FeedForward
+    gate = Gate(hidden, knobs.experts, knobs.top_k, knobs.gate, knobs.balance)
+    return MixtureLayer(mixture, gate, kind(knobs.experts, hidden, inner))

@@ -1,0 +1,288 @@
+"""A mixture whose experts are spread over ranks, as one rank runs it: what the tasks of a crossing read and leave.
+
+Gate and loss are autograd's. Between them stands one autograd function whose forward and backward hand over to the
+engine, which walks the tasks of the crossing in plan order; each calls one method here. Gradients of rows, weights and
+experts are made by hand, so that backward may be cut other than forward.
+
+Shapes: T tokens of this rank, M their width, R rows of this rank, P ranks that share the experts out, L experts of each,
+K cells (positions cut wherever a chunk of forward or backward begins), Q rows that this rank gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from orch.errors import RunError
+from orch.models.zoo.mixture import MixtureLayer, Routing, Rows, mixture_layers
+from orch.plan import COUNTS
+from orch.plan import Rows as Move
+
+Cell = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """What an all-to-all hands over and fills: rows end to end by rank, and how many of each rank (none: equally many)."""
+
+    sent: Tensor
+    received: Tensor
+    sent_split: list[int]
+    received_split: list[int]
+
+
+class Driver(Protocol):
+    """Who walks the tasks of a crossing."""
+
+    def cross(self, run: LayerRun, *, backward: bool) -> None: ...
+
+
+class LayerRun:
+    """One mixture in one step. Made when the layer is called, gone when its backward has ended.
+
+    `ranks` and `place`: how many share the experts out, and which this is; `cells` from the plan.
+    """
+
+    def __init__(
+        self, layer: MixtureLayer, name: str, ranks: int, place: int, cells: Sequence[Cell] | None = None
+    ) -> None:
+        self.layer = layer
+        self.name = name
+        self.ranks = ranks
+        self.place = place
+        self._cells = cells
+        self.tokens: Tensor
+        self.routing: Routing
+        self.output: Tensor
+        self.gradient: Tensor
+        self.token_gradient: Tensor
+        self.weight_gradient: Tensor
+        self._parcels: dict[tuple[str, int, int], Tensor] = {}
+        self._saved: list[tuple[tuple[int, int], Tensor, tuple[Tensor, ...]]] = []
+        self._found: dict[str, Tensor] = {}
+
+    # -- forward -----------------------------------------------------------------------------------------------------------
+
+    def order(self) -> None:
+        """Lay the tokens out as rows; know how many go to whom from every cell."""
+        mixture, number = self.layer.mixture, self.tokens.shape[0]
+        positions = mixture.positions(number)
+        cells = [(0, positions)] if self._cells is None else list(self._cells)
+        if positions != cells[-1][1]:
+            raise RunError(
+                f"mixture {self.name} has {positions} positions, and its plan was made for {cells[-1][1]}", code="E624",
+                hint="every step brings equally many tokens",
+            )  # fmt: skip
+        self.cells = cells
+        self.rows: Rows = self.layer.rows(self.routing, number)
+        begins = torch.tensor([begin for begin, _ in cells[1:]], dtype=torch.int64)
+        cell = torch.bucketize(self.rows.position.cpu(), begins, right=True)
+        counts = self.rows.counts.cpu()
+        expert = torch.repeat_interleave(torch.arange(mixture.experts), counts)
+        tally = torch.bincount(expert * len(cells) + cell, minlength=mixture.experts * len(cells))
+        self._own = _Table(tally.view(1, mixture.experts, len(cells)), cells)
+        self._local = mixture.experts // self.ranks
+        self._got: _Table | None = None
+        rows = self.rows.gather(self.tokens)
+        self._sent_rows = self.layer.call("before_dispatch", {"rows": rows})["rows"]
+        self._outputs = torch.empty_like(self._sent_rows)
+
+    def expert(self, begin: int, end: int) -> None:
+        """Compute the experts of this rank over the rows of one chunk."""
+        rows = self._arrived("dispatch", begin, end)
+        rows = self.layer.call("after_dispatch", {"rows": rows})["rows"]
+        places = self._table.places(begin, end)
+        sort = torch.argsort(places).to(rows.device)
+        outputs, saved = self.layer.experts.run(rows[sort], self._table.per_expert(begin, end))
+        self._saved.append(((begin, end), places[sort.cpu()], saved))
+        back = torch.empty_like(outputs)
+        back[sort] = outputs
+        self._leave("combine", begin, end, self.layer.call("before_combine", {"rows": back})["rows"])
+
+    def restore(self) -> None:
+        """Add up each token's rows, weighted."""
+        self._land("combine", self._outputs)
+        self._outputs = self.layer.call("after_combine", {"rows": self._outputs})["rows"]
+        self._weights = self.rows.weights(self.routing.weight).unsqueeze(1).to(self._outputs.dtype)
+        self.output = self.rows.scatter(self._outputs * self._weights, self.tokens.shape[0])
+
+    # -- backward ----------------------------------------------------------------------------------------------------------
+
+    def restore_backward(self) -> None:
+        """Gradients of the rows that came back, and of the weights of routes."""
+        gradient = self.rows.gather(self.gradient.to(self._outputs.dtype))
+        of_weight = (gradient * self._outputs).sum(1).to(self.routing.weight.dtype)
+        taken = self.rows.route >= 0
+        self.weight_gradient = torch.zeros_like(self.routing.weight)
+        self.weight_gradient[self.rows.route[taken]] = of_weight[taken]
+        self._sent_gradients = gradient * self._weights
+        self._row_gradients = torch.empty_like(self._sent_gradients)
+
+    def expert_backward(self, begin: int, end: int, *, last: bool) -> None:
+        """Gradients of one chunk's rows; after the `last` chunk those of the experts themselves, of the mean loss."""
+        gradient = self._arrived("combine_backward", begin, end)
+        places = self._table.places(begin, end)
+        sort = torch.argsort(places)
+        saved = self._saved_at((begin, end), places[sort])
+        sort = sort.to(gradient.device)
+        counts = self._table.per_expert(begin, end)
+        of_rows, found = self.layer.experts.backward_rows(gradient[sort], saved, counts)
+        for name, value in found.items():
+            self._found[name] = value if name not in self._found else self._found[name].add_(value)
+        back = torch.empty_like(of_rows)
+        back[sort] = of_rows
+        self._leave("dispatch_backward", begin, end, back)
+        if last:
+            for name, parameter in self.layer.experts.named_parameters():
+                # Rows of all ranks came here, each with its own rank's loss: the loss of all is their mean.
+                parameter.grad = self._found[name].div_(self.ranks)
+
+    def order_backward(self) -> None:
+        """Add up the gradients of each token's rows."""
+        self._land("dispatch_backward", self._row_gradients)
+        self.token_gradient = self.rows.scatter(self._row_gradients, self.tokens.shape[0])
+
+    def _saved_at(self, chunk: Cell, places: Tensor) -> tuple[Tensor, ...]:
+        """Return what forward saved of the rows at `places`, however forward was cut."""
+        for other, _, saved in self._saved:
+            if other == chunk:
+                return saved
+        if self._saved[0][0] != (0, -1):
+            where = torch.cat([where for _, where, _ in self._saved])
+            whole = tuple(torch.cat(parts) for parts in zip(*(saved for _, _, saved in self._saved), strict=True))
+            self._saved = [((0, -1), torch.argsort(where), whole)]
+        _, at, whole = self._saved[0]
+        chosen = at[places].to(whole[0].device)
+        return tuple(part[chosen] for part in whole)
+
+    # -- what travels ------------------------------------------------------------------------------------------------------
+
+    def parcel(self, op: Move) -> Parcel:
+        """Return what the all-to-all of `op` hands over and fills."""
+        if op.part == COUNTS:
+            sent = self._own.tally.reshape(-1).clone()
+            self._told = torch.empty_like(sent)
+            return Parcel(sent, self._told, [], [])
+        begin, end = op.begin, op.end
+        mine = self._own.per_expert(begin, end)
+        there = [sum(mine[first : first + self._local]) for first in range(0, len(mine), self._local)]
+        here = self._table.per_source(begin, end)
+        if op.part in ("dispatch", "combine_backward"):
+            rows = self._sent_rows if op.part == "dispatch" else self._sent_gradients
+            sent = rows[self._own.places(begin, end).to(rows.device)]
+            sent_split, received_split = there, here
+        else:
+            sent = self._parcels[op.part, begin, end]
+            sent_split, received_split = here, there
+        received = sent.new_empty(sum(received_split), sent.shape[1])
+        self._parcels[op.part, begin, end] = received
+        return Parcel(sent.contiguous(), received, sent_split, received_split)
+
+    @property
+    def _table(self) -> _Table:
+        """How many rows of each expert here come from whom, in every cell."""
+        if self._got is None:
+            mixture, cells = self.layer.mixture, len(self.cells)
+            if self.ranks == 1:
+                tally = self._own.tally
+            elif mixture.capacity_factor is None:
+                tally = self._told.view(self.ranks, self._local, cells)
+            else:
+                # Everybody has as many slots as this rank.
+                mine = self._own.tally[:, self.place * self._local : (self.place + 1) * self._local]
+                tally = mine.expand(self.ranks, self._local, cells)
+            self._got = _Table(tally, self.cells)
+        return self._got
+
+    def _arrived(self, part: str, begin: int, end: int) -> Tensor:
+        """Return the rows of a chunk that came, rank after rank; where one rank has all experts, its own."""
+        if self.ranks > 1:
+            return self._parcels.pop((part, begin, end))
+        rows = self._sent_rows if part == "dispatch" else self._sent_gradients
+        return rows[self._own.places(begin, end).to(rows.device)]
+
+    def _leave(self, part: str, begin: int, end: int, rows: Tensor) -> None:
+        self._parcels[part, begin, end] = rows
+
+    def _land(self, part: str, rows: Tensor) -> None:
+        """Put what came back into `rows`, chunk by chunk, where it left from."""
+        for key in [key for key in self._parcels if key[0] == part]:
+            _, begin, end = key
+            rows[self._own.places(begin, end).to(rows.device)] = self._parcels.pop(key)
+
+
+class _Table:
+    """Rows by source [S], expert [E] and cell [K], kept expert after expert, then by source, then by position."""
+
+    def __init__(self, tally: Tensor, cells: Sequence[Cell]) -> None:
+        self.tally = tally
+        self._first = {begin: number for number, (begin, _) in enumerate(cells)}
+        self._last = {end: number + 1 for number, (_, end) in enumerate(cells)}
+        totals = tally.sum(2)
+        flat = totals.T.reshape(-1)
+        self._base = (flat.cumsum(0) - flat).view(tally.shape[1], tally.shape[0]).T
+        self._offset = tally.cumsum(2) - tally
+        self._places: dict[Cell, Tensor] = {}
+
+    def _cut(self, begin: int, end: int) -> Tensor:
+        return self.tally[:, :, self._first[begin] : self._last[end]].sum(2)
+
+    def per_expert(self, begin: int, end: int) -> list[int]:
+        """Return the rows of each expert at positions `begin` to `end`."""
+        counts: list[int] = self._cut(begin, end).sum(0).tolist()
+        return counts
+
+    def per_source(self, begin: int, end: int) -> list[int]:
+        """Return the rows of each source at positions `begin` to `end`."""
+        counts: list[int] = self._cut(begin, end).sum(1).tolist()
+        return counts
+
+    def places(self, begin: int, end: int) -> Tensor:
+        """Return where rows of a chunk are kept, in the order they travel: by source, then expert, then position."""
+        if (begin, end) not in self._places:
+            lengths = self._cut(begin, end).reshape(-1)
+            starts = (self._base + self._offset[:, :, self._first[begin]]).reshape(-1)
+            first = lengths.cumsum(0) - lengths
+            within = torch.arange(int(lengths.sum())) - torch.repeat_interleave(first, lengths)
+            self._places[begin, end] = torch.repeat_interleave(starts, lengths) + within
+        return self._places[begin, end]
+
+
+class Crossed(torch.autograd.Function):
+    """Between gate and output: forward and backward are what the plan says."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, weight: Tensor, run: LayerRun, driver: Driver, dtype: torch.dtype) -> Tensor:
+        """Walk the forward crossing; `dtype` is that of the rows."""
+        run.tokens = tokens.detach().to(dtype)
+        run.routing = Routing(run.routing.token, run.routing.expert, weight.detach(), run.routing.choice)
+        driver.cross(run, backward=False)
+        ctx.run, ctx.driver, ctx.dtype = run, driver, tokens.dtype
+        return run.output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        """Walk the backward crossing."""
+        run: LayerRun = ctx.run
+        run.gradient = gradient
+        ctx.driver.cross(run, backward=True)
+        return run.token_gradient.to(ctx.dtype), run.weight_gradient, None, None, None
+
+
+def spread(model: torch.nn.Module, part: int, parts: int) -> None:
+    """Keep the `part`-th of `parts` equal parts of every mixture's experts."""
+    if parts > 1:
+        for layer in mixture_layers(model).values():
+            layer.experts.keep(part, parts)
+
+
+def expert_parameters(model: torch.nn.Module) -> frozenset[str]:
+    """Return the names of the parameters that a spread model does not have on every rank."""
+    layers = mixture_layers(model)
+    return frozenset(
+        f"{name}.experts.{inner}" for name in layers for inner, _ in layers[name].experts.named_parameters()
+    )

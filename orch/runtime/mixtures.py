@@ -1,0 +1,96 @@
+"""The mixtures of one engine: who runs which now, and how they are crossed outside a step, where no plan says how."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from orch.errors import RunError
+from orch.models.zoo.mixture import MixtureLayer, Routing, mixture_layers
+from orch.plan import COUNTS, AllToAll, Expert, Plan, Rows
+from orch.runtime import collectives
+from orch.runtime.base import Groups, backend_of
+from orch.runtime.buffers import DTYPES
+from orch.runtime.mixture import Cell, Crossed, Driver, LayerRun
+from orch.workload.layout import EXPERTS
+
+
+class _Engine(Driver, Protocol):
+    def cells(self, name: str) -> tuple[Cell, ...] | None: ...
+
+
+class Mixtures:
+    """Puts a path into every mixture that the plan knows; `close` takes it out again.
+
+    Within a step the engine walks the plan. Outside one, without gradients (evaluation), rows are exchanged in one
+    piece: then too every rank of a block must call the model, with as many batches as the others.
+    """
+
+    def __init__(self, plan: Plan, model: nn.Module, rank: int, groups: Groups, engine: _Engine) -> None:
+        self._engine = engine
+        self._layers = mixture_layers(model)
+        self._runs: dict[str, LayerRun] = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+        block = plan.groups[EXPERTS].block_of(rank) if EXPERTS in plan.groups else (rank,)
+        self._ranks, self._place = len(block), list(block).index(rank)
+        self._group = groups.get(EXPERTS)
+        for task in plan.steps[0].of(Expert):
+            op = task.op
+            assert isinstance(op, Expert)
+            layer = self._layers.get(op.module)
+            if layer is None:
+                raise RunError(f"the plan speaks of mixture {op.module!r}, which the model does not have", code="E622")
+            self._dtypes[op.module] = DTYPES[op.dtype]
+            layer.path = partial(self._path, op.module)
+
+    def running(self, name: str) -> LayerRun:
+        """Return the mixture that is being crossed."""
+        return self._runs[name]
+
+    def close(self) -> None:
+        """Take the paths out of the layers."""
+        for name in self._dtypes:
+            self._layers[name].path = None
+        self._runs.clear()
+
+    def _path(self, name: str, layer: MixtureLayer, tokens: Tensor, routing: Routing) -> Tensor:
+        cells = self._engine.cells(name)
+        run = LayerRun(layer, name, self._ranks, self._place, cells if torch.is_grad_enabled() else None)
+        run.routing = routing
+        if not torch.is_grad_enabled():
+            return self._alone(run, tokens)
+        if cells is None:
+            raise RunError(f"mixture {name!r} is used with gradients outside a step", code="E613",
+                           hint="begin_step() starts one")  # fmt: skip
+        self._runs[name] = run
+        with torch.autocast(tokens.device.type, enabled=False):
+            output: Tensor = Crossed.apply(  # type: ignore[no-untyped-call]
+                tokens, routing.weight, run, self._engine, self._dtypes[name]
+            )
+        return output
+
+    def _alone(self, run: LayerRun, tokens: Tensor) -> Tensor:
+        """Cross forward in one piece."""
+        run.tokens = tokens.to(self._dtypes[run.name])
+        positions = run.layer.mixture.positions(tokens.shape[0])
+        with torch.autocast(tokens.device.type, enabled=False):
+            run.order()
+            if self._ranks > 1:
+                if run.layer.mixture.capacity_factor is None:
+                    self._exchange(run, COUNTS, positions)
+                self._exchange(run, "dispatch", positions)
+            run.expert(0, positions)
+            if self._ranks > 1:
+                self._exchange(run, "combine", positions)
+            run.restore()
+        return run.output
+
+    def _exchange(self, run: LayerRun, part: str, positions: int) -> None:
+        op = AllToAll(Rows.buffer_of(part, 0, "fp32"), run.name, part, positions, 0, positions)
+        parcel = run.parcel(op)
+        group: Any = self._group
+        backend = backend_of(group, parcel.sent.device)
+        collectives.all_to_all(backend, parcel.received, parcel.sent, parcel.received_split, parcel.sent_split).wait()

@@ -1,0 +1,256 @@
+"""A mixture spread over ranks equals the layer of one process: outputs, input gradients and every parameter's gradient,
+however forward and backward are cut, whatever the routing; and every rank did what the plan says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from orch import registry
+from orch.errors import RunError
+from orch.models.draft import Draft
+from orch.models.profile import Profile
+from orch.models.zoo.mixture import FeedForward, Gate, GatedFeedForward, MixtureLayer
+from orch.plan import Plan, check, cut_crossings
+from orch.runtime.base import Setup
+from orch.runtime.engine import PlanEngine
+from orch.runtime.mixture import expert_parameters, spread
+from orch.runtime.optimizers import optimizer_factory
+from orch.stack import apply, arrange
+from orch.testing import mixture, small
+from orch.workload import Layout, mixture_training
+from tests.runtime.worlds import World, run
+
+HIDDEN, INNER, LR, STEPS = 6, 10, 0.05, 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained: experts, choices, capacity, tokens of a rank, how routing is driven, and the cuts."""
+
+    experts: int = 4
+    top_k: int = 2
+    capacity: float | None = None
+    tokens: int = 7
+    routing: str = "learned"
+    gated: bool = False
+    forward: int = 1
+    backward: int = 1
+    kind: str = "softmax"
+    balance: float = 0.0
+    spread: int | None = None
+    # Techniques for gradients beside the cuts.
+    stack: tuple[str, ...] = ()
+
+    @property
+    def profile(self) -> Profile:
+        draft = Draft()
+        draft.linear("enter", self.tokens, HIDDEN, HIDDEN)
+        for name in ("one", "two"):
+            draft.mixture(name, self.tokens, HIDDEN, INNER, experts=self.experts, top_k=self.top_k,
+                          capacity=self.capacity, gated=self.gated)  # fmt: skip
+        draft.linear("leave", self.tokens, HIDDEN, 3)
+        return draft.finish("mixed", "a test")
+
+    def plan(self, world: int) -> Plan:
+        layout = Layout.of(world, self.profile.mixtures, self.spread)
+        plain = mixture_training(self.profile, layout, 1)
+        if self.stack:
+            members = [small.member(registry.technique(name)) for name in (*self.stack, "pipemoe")]
+            context = small.context(self.profile.spread(layout.experts), mixture.cluster(world))
+            return apply(plain, arrange(members, registry.technique), context)[0]
+        return check(cut_crossings(plain, lambda c: self.backward if c.backward else self.forward), finished=True)
+
+
+class Mixed(nn.Module):
+    """Two mixtures with residuals between two products."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.enter = nn.Linear(HIDDEN, HIDDEN)
+        for sizes in case.profile.mixtures:
+            kind = GatedFeedForward if case.gated else FeedForward
+            gate = Gate(HIDDEN, case.experts, case.top_k, case.kind, case.balance)
+            setattr(self, sizes.name, MixtureLayer(sizes, gate, kind(case.experts, HIDDEN, INNER)))
+        self.leave = nn.Linear(HIDDEN, 3)
+        generator = torch.Generator().manual_seed(5)
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+                if name.endswith("gate.weight") and case.routing != "learned":
+                    parameter.zero_()
+                    # One expert gets every token's first choice, and where top_k is 1 all others get none.
+                    parameter[:] = torch.linspace(3, -3, case.experts).unsqueeze(1) * torch.ones(HIDDEN) / HIDDEN
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enter(x).abs()
+        x = x + self.one(x)
+        x = x + self.two(x.abs())
+        result: Tensor = self.leave(x)
+        return result
+
+
+def inputs(case: Case, rank: int, step: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(100 * rank + step)
+    return torch.randn(1, case.tokens, HIDDEN, generator=generator), torch.randn(1, case.tokens, 3, generator=generator)
+
+
+def loss_of(model: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    outputs = model(x)
+    return ((outputs - y) ** 2).mean(), outputs
+
+
+def train_all(world: World, cases: list[Case]) -> list[dict[str, Any]]:
+    return [trained(world, case, number) for number, case in enumerate(cases)]
+
+
+def trained(world: World, case: Case, number: int) -> dict[str, Any]:
+    """Train on one rank; return outputs, input gradients, losses, parameters and differences from the plan."""
+    plan = case.plan(world.size)
+    model = Mixed(case)
+    names = [name for name in plan.groups if name != "world"]
+    groups = {"world": world.group(f"world{number}")}
+    part = parts = None
+    for name in names:
+        block = list(plan.groups[name].block_of(world.rank))
+        groups[name] = world.block(f"{name}{number}", block)
+        if name == "experts":
+            part, parts = block.index(world.rank), len(block)
+    if parts is not None and part is not None:
+        spread(model, part, parts)
+    engine = PlanEngine(plan, model, Setup(optimizer_factory({"sgd": {"lr": LR}}), world.rank), groups)
+    seen: dict[str, Any] = {"outputs": [], "inputs": []}
+    for step in range(STEPS):
+        x, y = inputs(case, world.rank, step)
+        x.requires_grad_()
+        engine.begin_step()
+        loss, outputs = loss_of(engine.module, x, y)
+        engine.backward(loss)
+        engine.finish_step()
+        seen["outputs"].append(outputs.detach())
+        seen["inputs"].append(x.grad)
+    engine.flush()
+    with torch.no_grad():
+        seen["evaluated"] = loss_of(engine.module, *inputs(case, 0, 99))[1]
+    seen["own"] = sorted(expert_parameters(model)) if parts else []
+    seen["parameters"] = {name: p.detach().clone() for name, p in model.named_parameters()}
+    seen["differences"] = engine.differences()
+    seen["place"] = (part or 0, parts or 1)
+    engine.settle()
+    engine.close()
+    return seen
+
+
+def expected(case: Case, world: int) -> dict[str, Any]:
+    """One process: every rank's tokens through the whole layer, and one update by the mean of their losses."""
+    model = Mixed(case)
+    optimizer = optimizer_factory({"sgd": {"lr": LR}})(list(model.parameters()))
+    seen: dict[str, Any] = {"outputs": [], "inputs": []}
+    for step in range(STEPS):
+        model.zero_grad(set_to_none=True)
+        outputs, gradients = [], []
+        for rank in range(world):
+            x, y = inputs(case, rank, step)
+            x.requires_grad_()
+            loss, output = loss_of(model, x, y)
+            loss.backward()
+            outputs.append(output.detach())
+            gradients.append(x.grad)
+        for parameter in model.parameters():
+            parameter.grad /= world
+        optimizer.step()
+        seen["outputs"].append(outputs)
+        seen["inputs"].append(gradients)
+    with torch.no_grad():
+        seen["evaluated"] = loss_of(model, *inputs(case, 0, 99))[1]
+    seen["parameters"] = {name: p.detach() for name, p in model.named_parameters()}
+    return seen
+
+
+def compare(case: Case, ranks: list[dict[str, Any]]) -> None:
+    want = expected(case, len(ranks))
+    close = {"rtol": 1e-5, "atol": 1e-5}
+    for rank, found in enumerate(ranks):
+        assert found["differences"] == []
+        for step in range(STEPS):
+            torch.testing.assert_close(found["outputs"][step], want["outputs"][step][rank], **close)
+            torch.testing.assert_close(found["inputs"][step], want["inputs"][step][rank], **close)
+        torch.testing.assert_close(found["evaluated"], want["evaluated"], **close)
+        part, parts = found["place"]
+        for name, whole in want["parameters"].items():
+            number = case.experts // parts
+            value = whole[part * number : (part + 1) * number] if name in found["own"] else whole
+            torch.testing.assert_close(
+                found["parameters"][name], value, msg=lambda text, n=name: f"{n}: {text}", **close
+            )
+
+
+CASES = {
+    "whole": Case(),
+    "cut alike": Case(forward=2, backward=2, tokens=8),
+    "cut apart": Case(forward=3, backward=2),
+    "backward finer": Case(forward=1, backward=4, gated=True),
+    "one choice, one expert gets all": Case(top_k=1, routing="first", forward=2, backward=3),
+    "two choices, two experts get none": Case(routing="first", forward=2),
+    "more chunks than tokens": Case(tokens=3, forward=8, backward=5),
+    "one token": Case(tokens=1, forward=2),
+    "capacity": Case(capacity=1.25, forward=3, backward=2),
+    "capacity that drops": Case(capacity=0.6, forward=2, backward=2),
+    "capacity, all want one expert": Case(capacity=1.0, routing="first", top_k=1),
+    "sigmoid, gated": Case(kind="sigmoid", gated=True, forward=2, backward=3),
+    "balanced by an auxiliary loss": Case(balance=0.05, forward=2),
+}
+
+
+REPLICATED = [
+    Case(spread=2, forward=2, backward=3),
+    Case(spread=1, forward=2),
+    Case(experts=2),
+    Case(stack=("mg-wfbp",)),
+    Case(stack=("dear",), tokens=5),
+    Case(stack=("dear",), spread=2, gated=True),
+    Case(stack=("wfbp",), spread=2, capacity=1.0),
+]
+
+
+@lru_cache
+def all_ranks(world: int) -> list[list[dict[str, Any]]]:
+    """Train every case in one gang: making one takes longer than all the training."""
+    cases = [*CASES.values(), *(REPLICATED if world == 4 else ())]
+    return [list(ranks) for ranks in zip(*run(world, train_all, cases), strict=True)]
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("case", CASES)
+def test_a_spread_layer_equals_that_of_one_process(case: str, world: int) -> None:
+    compare(CASES[case], all_ranks(world)[list(CASES).index(case)])
+
+
+@pytest.mark.parametrize("number", range(len(REPLICATED)))
+def test_replicas_of_experts_add_up_their_gradients(number: int) -> None:
+    compare(REPLICATED[number], all_ranks(4)[len(CASES) + number])
+
+
+def test_a_mixture_that_is_not_used_is_named() -> None:
+    case = Case()
+    engine = PlanEngine(case.plan(1), Mixed(case), Setup(optimizer_factory({"sgd": {"lr": LR}})), {})
+    engine.begin_step()
+    x, _ = inputs(case, 0, 0)
+    with pytest.raises(RunError, match="mixture 'two' was crossed forward where the plan has no such task"):
+        engine.module.two(engine.module.enter(x))
+    engine.close()
+
+
+def test_other_tokens_than_planned_are_refused() -> None:
+    case = Case()
+    engine = PlanEngine(case.plan(1), Mixed(case), Setup(optimizer_factory({"sgd": {"lr": LR}})), {})
+    engine.begin_step()
+    with pytest.raises(RunError, match="mixture one has 5 positions, and its plan was made for 7"):
+        engine.module(torch.zeros(1, 5, HIDDEN))
+    engine.close()
