@@ -63,6 +63,22 @@ class Scaled:
 
 
 @dataclass(frozen=True, eq=False)
+class Part:
+    """Every `parts`-th sample of another split, from number `part` on; as many for every part, so a few are left out."""
+
+    split: Split
+    part: int
+    parts: int
+
+    def __len__(self) -> int:
+        return len(self.split) // self.parts
+
+    def take(self, indices: Array) -> tuple[Array, Array]:
+        """Return these samples."""
+        return self.split.take(np.asarray(indices) * self.parts + self.part)
+
+
+@dataclass(frozen=True, eq=False)
 class Windows:
     """A stream of tokens [N] cut into samples of `seq_len`; the target of each token is the one after it."""
 

@@ -233,9 +233,7 @@ def _product(device: torch.device) -> Work:
     return work
 
 
-def _kinds(
-    backend: Any, size: int, rank: int, device: torch.device, rows: bool
-) -> dict[str, Callable[[int], Launch]]:
+def _kinds(backend: Any, size: int, rank: int, device: torch.device, rows: bool) -> dict[str, Callable[[int], Launch]]:
     def whole(nbytes: int) -> torch.Tensor:
         items = -(-nbytes // (4 * size)) * size
         return torch.zeros(items, dtype=torch.float32, device=device)

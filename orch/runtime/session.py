@@ -24,6 +24,7 @@ import torch
 from orch.models.batches import Batch, Batches
 from orch.models.catalogue import ChosenModel
 from orch.models.datasets import ChosenData
+from orch.models.splits import Part
 from orch.models.zoo.objective import Objective
 from orch.plan import Plan
 from orch.runtime.base import GLOO_THREADS, Engine, Setup
@@ -209,14 +210,21 @@ def run_block(worker: Place, stack: str, seed: int, steps: int) -> Block:
 def evaluate(worker: Place, stack: str, seed: int) -> dict[str, float]:
     """Return loss and accuracy on held-out data: rank 0's, and nothing on the others. Finishes pending work first.
 
-    Where experts are spread every rank must run the model, all on the same data.
+    Where experts are spread every rank must run the model, so each judges a part of the data.
     """
     training = _session(worker).trainings[stack, seed]
     training.engine.flush()
-    if worker.rank != 0 and EXPERTS not in training.engine.plan.groups:
+    spread_out, test = EXPERTS in training.engine.plan.groups, training.loaded.test
+    if worker.rank != 0 and not spread_out:
         return {}
+    if spread_out:
+        test = Part(test, worker.rank, worker.world_size)
     objective = Objective(training.loaded.interface.answers)
-    found = objective.evaluate(training.engine.model, training.loaded.test, device=worker.device)
+    found = objective.evaluate(training.engine.model, test, device=worker.device)
+    if spread_out:
+        values = torch.tensor(list(found.values()), dtype=torch.float64)
+        worker.process_group("meet").allreduce([values]).wait()
+        found = dict(zip(found, (values / worker.world_size).tolist(), strict=True))
     return found if worker.rank == 0 else {}
 
 

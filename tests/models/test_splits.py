@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orch.errors import OrchError
-from orch.models.splits import Arrays, Lazy, Scaled, Windows, sha256_of, stratified
+from orch.models.splits import Arrays, Lazy, Part, Scaled, Windows, sha256_of, stratified
 
 
 def test_windows_do_not_overlap_and_targets_follow() -> None:
@@ -78,3 +78,11 @@ def test_the_hash_covers_types_shapes_and_values(other: np.ndarray) -> None:
     kept = np.arange(4, dtype=np.int32)
     assert sha256_of(kept) == sha256_of(kept.copy())
     assert sha256_of(kept) != sha256_of(other.astype(np.int64) if other.ndim == 1 else other)
+
+
+def test_parts_are_as_long_as_each_other_and_share_nothing() -> None:
+    whole = Arrays(np.arange(11), np.arange(11) * 10)
+    parts = [Part(whole, part, 3) for part in range(3)]
+    assert [len(part) for part in parts] == [3, 3, 3]
+    assert sorted(int(n) for part in parts for n in part.take(np.arange(3))[0]) == list(range(9))
+    assert parts[1].take(np.array([2]))[1].tolist() == [70]

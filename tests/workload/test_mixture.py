@@ -13,12 +13,13 @@ from orch.plan import (
     ScatterRows,
     Update,
     check,
+    cut_crossings,
     from_json,
     to_json,
 )
 from orch.simulate import simulate
 from orch.testing import mixture
-from orch.workload import Layout, data_parallel, mixture_training
+from orch.workload import Layout, data_parallel, mixture_training, retimed
 
 
 @pytest.mark.parametrize("capacity", [None, 1.0, 1.25])
@@ -104,3 +105,14 @@ def test_measured_times_are_taken_as_they_are():
     plan = mixture_training(model, Layout(4, 4), 1, update_s=1.0)
     # Start-ups are in what was measured, so a whole layer pays none on top.
     assert simulate(plan, where.communication_free()).step_time_s == pytest.approx(10.0)
+
+
+def test_a_cut_plan_is_timed_anew_by_the_whole_layer():
+    model = mixture.layers(2)
+    where = mixture.cluster(4).communication_free()
+    first, later = (
+        mixture_training(model.scaled_to(*times), Layout(4, 4), 1, update_s=1.0) for times in ((3.0, 6.0), (6.0, 12.0))
+    )
+    cut = cut_crossings(first, lambda crossing: 3)
+    assert simulate(retimed(cut, later), where).step_time_s == pytest.approx(19.0)
+    assert simulate(cut, where).step_time_s == pytest.approx(10.0)
