@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -42,6 +43,13 @@ def command(
         str | None,
         typer.Option(metavar="paper|cluster", help="What planners know: the paper's own constants, or the real costs."),
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write one self-contained page: every claim with its lineage.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep a run a paper, with an index entry a claim.")] = False,
+    runs: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep them here; default with --keep: $ORCH_RUNS, else ./runs.")
+    ] = None,
     as_json: Json = False,
 ) -> object:
     """Run a paper's experiments again in simulation, and judge its claims. Starts no worker."""
@@ -65,10 +73,31 @@ def command(
     if paper is None and not every:
         return _standing(loaded, as_json)
     results = [reproduce(one, plan_costs) for one in loaded]
-    if as_json:
-        return document(results)
-    _say(results)
-    return None
+    if not as_json:
+        _say(results)
+    kept = _kept(results, html, runs, asked=keep or runs is not None)
+    return document(results) | kept if as_json else None
+
+
+def _kept(results: list[PaperResult], html: Path | None, runs: Path | None, *, asked: bool) -> dict[str, object]:
+    """Write what was asked for, and say where it is."""
+    from orch import __version__
+    from orch.commands._output import note
+
+    kept: dict[str, object] = {}
+    if html is not None:
+        from orch.reproduce.page import page
+
+        html.write_text(page(results, __version__), encoding="utf-8")
+        kept["html"] = str(html)
+    if asked:
+        from orch.reproduce.keep import keep
+
+        kept["run_dirs"] = {result.paper.name: str(keep(result, runs, __version__)) for result in results}
+    for what, where in kept.items():
+        for place in where.values() if isinstance(where, dict) else (where,):
+            note(f"{'page' if what == 'html' else 'run'}: {place}")
+    return kept
 
 
 def _standing(loaded: list[Paper], as_json: bool) -> object:

@@ -173,13 +173,14 @@ HEADERS = ("claim and cell", "published", f"ours ({MODE})", "step times, ours / 
 
 def table_rows(claims: Iterable[ClaimResult]) -> list[list[str]]:
     """Return the rows of the table: one a cell, or one a claim that has none."""
-    rows: list[list[str]] = []
-    for result in claims:
-        if not result.cells:
-            rows.append([result.claim.id, "", "", "", str(result.outcome or Evidence.FITTED), result.why])
-        for cell in result.cells:
-            rows.append(_row(result, cell))
-    return rows
+    return [row for result in claims for row in claim_rows(result)]
+
+
+def claim_rows(result: ClaimResult) -> list[list[str]]:
+    """Return the rows of one claim: one a cell, or one that says why it has none."""
+    if not result.cells:
+        return [[result.claim.id, "", "", "", str(result.outcome or Evidence.FITTED), result.why]]
+    return [_row(result, cell) for cell in result.cells]
 
 
 def _row(result: ClaimResult, cell: CellResult) -> list[str]:
