@@ -86,3 +86,74 @@ def test_a_bucket_of_none_is_refused() -> None:
 def test_the_name_users_write() -> None:
     assert technique.name == "{name}"
 '''
+
+PAPER = """\
+# {name}: what this paper says, as data that anybody can run again.   orch reproduce {name}
+# docs/claims.md has every field and the rule that judges; the numbers here are an example to write over.
+orch: 1
+paper: {name}
+title: The title of your paper
+venue: where and when it appears
+repository: where your code is
+
+evidence:                              # every published number once, and how it came about
+  results:
+    table: {name}/results.csv          # a row a cell, a column a stack
+    values: step_time                  # or throughput
+    source: log                        # table, log, repository, text, abstract, plot
+    where: Table 1
+  average: {{value: 1.1, source: abstract, where: abstract}}
+
+experiments:                           # a recipe, and the cells it is run for
+  main:
+    says: two models on 16 GPUs
+    recipe: {name}/main.yaml
+    cells:
+      table: results
+      set: {{model: "${{model}}", train.batch_per_worker: "${{batch}}", compute.step: "${{compute}}s"}}
+
+claims:
+  - id: faster                         # judged in every cell of the table
+    says: Merging is faster than a message a gradient
+    metric: speedup                    # step_time, throughput, scaling_efficiency, bytes, holds, ...
+    of: mine
+    over: wfbp
+    in: main
+    published: results
+  - id: on-average
+    says: Ten percent faster on average
+    metric: speedup
+    of: mine
+    over: wfbp
+    in: main
+    aggregate: mean
+    published: average
+  - id: accuracy
+    says: Accuracy does not change
+    source: text
+    missing: a training run            # what cannot be run here says what it lacks
+"""
+
+PAPER_RECIPE = """\
+# The experiment of {name}; also on its own: orch plan {file}
+orch: 1
+model: resnet50
+train:
+  batch_per_worker: 64
+  optimizer: {{sgd: {{lr: 0.1}}}}
+compute: {{step: 200ms}}                 # one worker by itself; the paper's cells say their own
+cluster: v100-4x4-10gbe                # orch list clusters; or describe yours: orch show v100-4x4-10gbe
+stacks:
+  wfbp: [wfbp]
+  mine: [mg-wfbp]
+baseline: wfbp
+uncertain:                             # what nobody measured: a range, and why
+  compute.forward: {{range: [30%, 37%], source: two products in backward for each one in forward}}
+"""
+
+PAPER_TABLE = """\
+# Seconds a step, and of computing alone; the log of your runs, by commit
+id,model,batch,compute,wfbp,mine
+{name}/main/resnet50,resnet50,64,0.200,0.290,0.245
+{name}/main/resnet152,resnet152,32,0.280,0.690,0.560
+"""

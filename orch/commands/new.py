@@ -1,4 +1,4 @@
-"""`orch new`: begin a recipe or a technique from something that works."""
+"""`orch new`: begin a recipe, a technique or a paper's claims from something that works."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orch.errors import OrchError
 
 PANEL = Panel.EXTEND
 app = typer.Typer(
-    help="Begin a recipe or a technique from something that works.",
+    help="Begin a recipe, a technique or a paper's claims from something that works.",
     add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -58,6 +58,27 @@ def technique(
         code, test = _in_project(name)
     say(f"wrote {code} and {test}")
     say(f"next: orch show {name}; orch test {name}; and in a recipe  stacks: {{mine: [{name}]}}")
+
+
+@app.command()
+def paper(name: NewName) -> None:
+    """Write the claims of a paper of your own as data, with a recipe and a table: how to ship an artifact."""
+    from orch.commands import _skeletons
+    from orch.commands._output import say
+    from orch.reproduce.paper import papers
+
+    _check_name(name, papers(), "paper")
+    folder = Path("recipes") / "papers"
+    claims, recipe, table = folder / f"{name}.yaml", folder / name / "main.yaml", folder / name / "results.csv"
+    _write(
+        {
+            claims: _skeletons.PAPER.format(name=name),
+            recipe: _skeletons.PAPER_RECIPE.format(name=name, file=recipe),
+            table: _skeletons.PAPER_TABLE.format(name=name),
+        }
+    )
+    say(f"wrote {claims}, {recipe} and {table}")
+    say(f"next: orch reproduce {name}; orch reproduce {name} --explain faster")
 
 
 def _in_clone(clone: Path, family: str, name: str) -> tuple[Path, Path]:
@@ -123,7 +144,11 @@ def _check_name(name: str, taken: object, what: str) -> None:
         message = f"{stem}.py would stand in the way of Python's own {stem}"
         raise OrchError(message, code="E010", hint=f"such as my-{name}")
     if isinstance(taken, dict) and name in taken:
-        raise OrchError(f"there is a {what} named '{name}' already", code="E011", hint=f"see orch show {name}")
+        raise OrchError(
+            f"there is a {what} named '{name}' already",
+            code="E011",
+            hint=f"see orch {'reproduce' if what == 'paper' else 'show'} {name}",
+        )
 
 
 def _write(files: dict[Path, str]) -> None:

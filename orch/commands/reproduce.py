@@ -46,6 +46,9 @@ def command(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write one self-contained page: every claim with its lineage.")
     ] = None,
+    badges: Annotated[
+        bool, typer.Option("--badges", help="Print the standing of the papers as a Markdown table, and nothing else.")
+    ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep a run a paper, with an index entry a claim.")] = False,
     runs: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep them here; default with --keep: $ORCH_RUNS, else ./runs.")
@@ -54,7 +57,7 @@ def command(
 ) -> object:
     """Run a paper's experiments again in simulation, and judge its claims. Starts no worker."""
     from orch.errors import OrchError, did_you_mean
-    from orch.reproduce.document import document, reproduce
+    from orch.reproduce.document import document, reproduce_all
     from orch.reproduce.paper import find, load, papers
 
     if plan_costs not in (None, "paper", "cluster"):
@@ -72,11 +75,20 @@ def command(
     loaded = [load(path) for path in paths]
     if paper is None and not every:
         return _standing(loaded, as_json)
-    results = [reproduce(one, plan_costs) for one in loaded]
-    if not as_json:
+    results = reproduce_all(loaded, plan_costs)
+    if badges and not as_json:
+        _say_badges(results)
+    elif not as_json:
         _say(results)
     kept = _kept(results, html, runs, asked=keep or runs is not None)
     return document(results) | kept if as_json else None
+
+
+def _say_badges(results: list[PaperResult]) -> None:
+    from orch.commands._output import say
+    from orch.reproduce.badges import badges
+
+    say(badges(results))
 
 
 def _kept(results: list[PaperResult], html: Path | None, runs: Path | None, *, asked: bool) -> dict[str, object]:

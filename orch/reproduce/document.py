@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
 from typing import Any
 
 from orch.reproduce.judge import Absolute, Band, CellResult, ClaimResult, Judge
@@ -53,6 +56,18 @@ def reproduce(paper: Paper, costs: str | None = None) -> PaperResult:
     judge = Judge(paper, costs)
     defects = tuple(DefectResult(defect, *judge.defect(defect)) for defect in paper.spec.defects)
     return PaperResult(paper, tuple(judge.claims()), tuple(judge.checks()), defects, predict_tables(judge))
+
+
+def reproduce_all(papers: Sequence[Paper], costs: str | None = None) -> list[PaperResult]:
+    """Return what became of several papers, in their order; where there are several processors, on all of them."""
+    processes = min(len(os.sched_getaffinity(0)), len(papers))
+    if processes < 2:
+        return [reproduce(paper, costs) for paper in papers]
+    # The longest first, so that no processor ends long after the others; claims tell how long one takes.
+    order = sorted(papers, key=lambda paper: -sum(claim.experiment is not None for claim in paper.spec.claims))
+    with ProcessPoolExecutor(processes, get_context("fork")) as pool:
+        futures = {paper.name: pool.submit(reproduce, paper, costs) for paper in order}
+        return [futures[paper.name].result() for paper in papers]
 
 
 def document(results: Sequence[PaperResult]) -> dict[str, Any]:

@@ -124,11 +124,13 @@ def plan_costs(paper: Paper, experiment: str) -> tuple[Setting, ...]:
 Kept = dict[str, list[tuple[Plan, dict[str, Any]]]]
 
 
-def evaluate(paper: Paper, experiment: str, cell: Cell, stacks: Sequence[str], kept: Kept | None = None) -> CellDraws:
+def evaluate(
+    paper: Paper, experiment: str, cell: Cell, stacks: Sequence[str], kept: Kept | None = None, *, apart: bool = True
+) -> CellDraws:
     """Return `stacks` of one cell over all draws. Raises OrchError at the setting that the recipe refuses.
 
     `kept` holds what the same cell gave with other planners' costs; a stack whose plan they do not change is not
-    simulated again.
+    simulated again. With `apart` false the times without communication are left out, as NaN.
     """
     kept = {} if kept is None else kept
     path = recipe_path(paper, experiment)
@@ -145,7 +147,7 @@ def evaluate(paper: Paper, experiment: str, cell: Cell, stacks: Sequence[str], k
         parts = []
         for group, varied in chosen:
             again = kept.setdefault(f"{name} {group.overrides}", [])
-            parts.append((group.chosen, _stack(varied, name, inputs, group.chosen, again)))
+            parts.append((group.chosen, _stack(varied, name, inputs, group.chosen, again, apart=apart)))
         found[name] = _joined(parts)
     return CellDraws(cell, recipe, inputs, found)
 
@@ -190,7 +192,13 @@ def _loaded(path: Path, texts: list[str], settings: Sequence[Setting]) -> Recipe
 
 
 def _stack(
-    recipe: Recipe, name: str, inputs: tuple[Input, ...], chosen: Any, again: list[tuple[Plan, dict[str, Any]]]
+    recipe: Recipe,
+    name: str,
+    inputs: tuple[Input, ...],
+    chosen: Any,
+    again: list[tuple[Plan, dict[str, Any]]],
+    *,
+    apart: bool,
 ) -> dict[str, Any]:
     given = described(recipe)
     plan, _ = plan_stack(recipe, name, given, timed=False)
@@ -206,8 +214,8 @@ def _stack(
     sends = [task for step in plan.steps for task in step if isinstance(task.op, Collective)]
     found = {
         "step_s": step_times(plan, cluster, stretch),
-        "ceiling_s": step_times(plan, free, stretch),
-        "single_s": step_times(plain_plan(recipe, name, given), free, stretch),
+        "ceiling_s": step_times(plan, free, stretch) if apart else np.nan,
+        "single_s": step_times(plain_plan(recipe, name, given), free, stretch) if apart else np.nan,
         "payload_bytes": payload_bytes(plan),
         "memory_bytes": _memory(recipe, name, given, plan),
         "num_collectives": len(sends) / plan.period,

@@ -89,8 +89,11 @@ class Judge:
         self.paper = paper
         self.costs = costs or "paper"
         self._stacks: dict[str, set[str]] = {}
+        self._apart: set[str] = set()  # experiments of which the times without communication matter
         for claim in (*paper.spec.claims, *paper.spec.checks):
             if claim.experiment is not None:
+                if claim.metric in metrics.APART:
+                    self._apart.add(claim.experiment)
                 self._stacks.setdefault(claim.experiment, set()).update(metrics.stacks_of(claim))
         for defect in paper.spec.defects:
             self._stacks.setdefault(defect.experiment, set()).update((defect.published, defect.mended))
@@ -150,7 +153,8 @@ class Judge:
         if key not in self._draws:
             full = replace(cell, settings=(*cell.settings, *costs))
             kept = self._kept.setdefault((experiment, cell.name), {})
-            self._draws[key] = evaluate(self.paper, experiment, full, sorted(self._stacks[experiment]), kept)
+            stacks, apart = sorted(self._stacks[experiment]), experiment in self._apart
+            self._draws[key] = evaluate(self.paper, experiment, full, stacks, kept, apart=apart)
         return self._draws[key]
 
     def _costs(self, experiment: str) -> tuple[Setting, ...]:

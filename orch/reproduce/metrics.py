@@ -17,6 +17,8 @@ from orch.reproduce.schema import Claim
 from orch.reproduce.verdict import SIDE, Published
 
 NO_EFFECT = 1.0
+# Metrics that compare with the same step without communication.
+APART = ("exposed_time", "scaling_efficiency")
 # Numbers that are better when they are smaller: a ratio of them is `over / of`, so that a gain is above 1.
 _SMALLER = ("step_time", "exposed_time", "bytes", "memory", "count")
 

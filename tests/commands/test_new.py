@@ -39,6 +39,22 @@ def test_a_new_recipe_is_right_as_it_is(orch, project: Path) -> None:
     assert sum("#" in line for line in fields) >= 4
 
 
+def test_a_new_paper_is_judged_as_it_is(orch, project: Path) -> None:
+    done = orch("new", "paper", "my-paper")
+    assert (
+        done.out.splitlines()[0]
+        == "wrote recipes/papers/my-paper.yaml, recipes/papers/my-paper/main.yaml and recipes/papers/my-paper/results.csv"
+    )
+    (found,) = orch("reproduce", "my-paper", "--json").document["papers"]
+    assert [claim["id"] for claim in found["claims"]] == ["faster", "on-average", "accuracy"]
+    assert found["claims"][2]["outcome"] == "not runnable here"
+    assert found["judged"] == 2
+    assert orch("plan", "recipes/papers/my-paper/main.yaml").code == 0
+    assert orch("new", "paper", "my-paper").err == (
+        "there is a paper named 'my-paper' already; see orch reproduce my-paper [E011]\n"
+    )
+
+
 def test_nothing_is_replaced(orch, project: Path) -> None:
     (project / "my_idea.py").write_text("mine\n", encoding="utf-8")
     done = orch("new", "technique", "my-idea")
