@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 ITEM_SIZE = {"fp64": 8, "int64": 8, "fp32": 4, "int32": 4, "fp16": 2, "bf16": 2, "int8": 1, "uint8": 1}
 
@@ -20,13 +20,15 @@ class Segment(Value):
     """One part of a payload: `numel` items of `dtype` that serve gradient `tensor`; activations serve none ("").
 
     A segment named like its tensor IS the gradient: the runtime packs it before the collective and hands the
-    reduced values back as the gradient after it. Any other name is filled and read by operations.
+    reduced values back as the gradient after it. So is one with a `begin`: the part of it from that element on. Any
+    other is filled and read by operations.
     """
 
     name: str
     numel: int
     dtype: str
     tensor: str
+    begin: int | None = field(default=None, metadata={"unsaid": True})
 
     @property
     def nbytes(self) -> int:
@@ -35,8 +37,8 @@ class Segment(Value):
 
     @property
     def is_gradient(self) -> bool:
-        """Whether this segment is the dense gradient itself."""
-        return self.name == self.tensor
+        """Whether this segment is the dense gradient itself, or a part of it."""
+        return self.name == self.tensor or self.begin is not None
 
 
 @dataclass(frozen=True, slots=True)

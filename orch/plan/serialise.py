@@ -54,7 +54,11 @@ def _task(task: Task) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = {
+            field.name: _plain(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+            if not ("unsaid" in field.metadata and getattr(value, field.name) == field.default)
+        }
         return {"is": f"{type(value).__module__}:{type(value).__qualname__}"} | fields
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
 

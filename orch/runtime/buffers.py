@@ -56,17 +56,27 @@ class FlatBuffer:
         self.shard = self.flat[place * length : (place + 1) * length] if length * ranks == self.flat.numel() else None
         self._gathered: Tensor | None = None
         self._exchanged: Tensor | None = None
-        names = [segment.name for segment in layout.segments if segment.is_gradient]
+        names = [segment.name for segment in layout.segments if segment.is_gradient and segment.begin is None]
+        # Parts of gradients: they are copied in and back, for no buffer holds the whole.
+        self._parts = [
+            (parameters[segment.tensor], self.views[segment.name], segment.begin)
+            for segment in layout.segments
+            if segment.begin is not None
+        ]
         self._parameters = [parameters[name] for name in names]
         self._targets = [self.views[name].view(parameters[name].shape) for name in names]
-        self._only_gradients = len(names) == len(segments)
+        self._only_gradients = len(names) + len(self._parts) == len(segments)
         small = sum(target.nbytes for target in self._targets) < SCALE_WHILE_COPYING_BYTES * len(names)
         self._together = (small and len(names) > 1) or not self._only_gradients
 
     def pack(self, *, mean: bool) -> None:
         """Copy the local gradients in; with `mean`, scale the whole buffer by 1/P. Call it without autograd recording."""
         scale = self._scale if mean else 1.0
-        if self._together or scale == 1.0:
+        together = self._together or scale == 1.0
+        for parameter, target, begin in self._parts:
+            part = parameter.grad.reshape(-1)[begin : begin + target.numel()]  # type: ignore[union-attr]
+            target.copy_(part) if together else torch.mul(part, scale, out=target)
+        if together:
             if self._targets:
                 torch._foreach_copy_(self._targets, [parameter.grad for parameter in self._parameters])  # type: ignore[misc]
             if scale != 1.0:
@@ -76,7 +86,14 @@ class FlatBuffer:
                 torch.mul(parameter.grad, scale, out=target)  # type: ignore[arg-type]
 
     def hand_back(self) -> None:
-        """Make the reduced values the parameters' gradients: views of this buffer, or copies where dtypes differ."""
+        """Make the reduced values the parameters' gradients: views of this buffer, or copies where dtypes differ, and of
+        parts.
+        """
+        for parameter, target, begin in self._parts:
+            assert parameter.grad is not None
+            if not parameter.grad.is_contiguous():
+                parameter.grad = parameter.grad.contiguous()
+            parameter.grad.view(-1)[begin : begin + target.numel()].copy_(target)
         for parameter, target in zip(self._parameters, self._targets, strict=True):
             if target.dtype == parameter.dtype:
                 parameter.grad = target

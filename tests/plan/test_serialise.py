@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from orch import registry
 from orch.errors import OrchError
-from orch.plan import from_json, to_json
+from orch.plan import NET, AllReduce, Buffer, Plan, Segment, Task, from_json, to_json
 from orch.testing.small import cluster, member, planned, profile
 from orch.testing.strategies import plans
 
@@ -47,3 +47,13 @@ def test_a_file_makes_nothing_but_values_of_a_plan(kind, message):
     with pytest.raises(OrchError, match=message) as caught:
         from_json(data)
     assert caught.value.code == "E501"
+
+
+def test_the_begin_of_a_part_is_written_where_there_is_one() -> None:
+    whole, part = Segment("w", 4, "fp32", "w"), Segment("w@2", 2, "fp32", "w", 2)
+    assert part.is_gradient
+    plan = Plan.of("p", 2, [Task(s.name, AllReduce(Buffer(s.name, (s,))), NET) for s in (whole, part)])
+    data = to_json(plan)
+    segments = [task["op"]["buffer"]["segments"][0] for task in data["steps"][0]]
+    assert ["begin" in segment for segment in segments] == [False, True]
+    assert from_json(data) == plan

@@ -98,3 +98,26 @@ def test_a_payload_beside_gradients_is_a_mean_too() -> None:
     assert torch.equal(buffer.flat, torch.tensor([0.25, 0.5, 2.0, 2.0]))
     buffer.hand_back()
     assert torch.equal(parameters["t0"].grad, torch.tensor([0.25, 0.5]))
+
+
+def test_a_gradient_in_parts_comes_back_part_by_part() -> None:
+    parameter = nn.Parameter(torch.zeros(3, 4))
+    parameter.grad = torch.arange(12.0).view(4, 3).T  # not contiguous: its elements are those of its own order
+    whole = parameter.grad.reshape(-1).clone()
+    parts = [
+        FlatBuffer(
+            Buffer(f"b{begin}", (Segment(f"w@{begin}", numel, "fp32", "w", begin),)), {"w": parameter}, 0, 2, CPU
+        )
+        for begin, numel in ((0, 5), (5, 7))
+    ]
+    parts[0].pack(mean=True)
+    assert torch.equal(parts[0].flat, whole[:5] / 2)
+    parts[0].flat.mul_(10)
+    parts[0].hand_back()
+    parts[1].pack(mean=True)
+    # The second part is still this rank's own, though the first has been reduced.
+    assert torch.equal(parts[1].flat, whole[5:] / 2)
+    parts[1].flat.mul_(10)
+    parts[1].hand_back()
+    assert parameter.grad.shape == (3, 4)
+    assert torch.equal(parameter.grad.reshape(-1), whole * 5)

@@ -4,7 +4,7 @@ however forward and backward are cut, whatever the routing; and every rank did w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -47,6 +47,7 @@ class Case:
     spread: int | None = None
     # Techniques for gradients beside the cuts.
     stack: tuple[str, ...] = ()
+    knobs: dict[str, Any] = field(default_factory=dict)
 
     @property
     def profile(self) -> Profile:
@@ -62,8 +63,9 @@ class Case:
         layout = Layout.of(world, self.profile.mixtures, self.spread)
         plain = mixture_training(self.profile, layout, 1)
         if self.stack:
-            members = [small.member(registry.technique(name)) for name in (*self.stack, "pipemoe")]
-            context = small.context(self.profile.spread(layout.experts), mixture.cluster(world))
+            members = [small.member(registry.technique(name), **dict(self.knobs.get(name, {}))) for name in self.stack]
+            where = mixture.cluster(world, alpha_s=1e-4, beta_s_per_byte=1e-6, rate_flops=1e7, all_reduce=(0.0, 1e-6))
+            context = small.context(self.profile.spread(layout.experts), where)
             return apply(plain, arrange(members, registry.technique), context)[0]
         return check(cut_crossings(plain, lambda c: self.backward if c.backward else self.forward), finished=True)
 
@@ -212,10 +214,13 @@ REPLICATED = [
     Case(spread=2, forward=2, backward=3),
     Case(spread=1, forward=2),
     Case(experts=2),
-    Case(stack=("mg-wfbp",)),
-    Case(stack=("dear",), tokens=5),
-    Case(stack=("dear",), spread=2, gated=True),
-    Case(stack=("wfbp",), spread=2, capacity=1.0),
+    Case(stack=("mg-wfbp", "pipemoe")),
+    Case(stack=("dear", "pipemoe"), tokens=5),
+    Case(stack=("dear", "pipemoe"), spread=2, gated=True),
+    Case(stack=("wfbp", "naive-moe"), spread=2, capacity=1.0),
+    Case(stack=("fsmoe",), knobs={"fsmoe": {"smallest": "16B"}}),
+    Case(stack=("fsmoe", "wfbp"), tokens=20, knobs={"fsmoe": {"smallest": "4B", "degree": 3, "degree_backward": 2}}),
+    Case(stack=("fsmoe", "dear"), spread=2),
 ]
 
 

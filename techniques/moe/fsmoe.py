@@ -1,0 +1,344 @@
+"""FSMoE: three streams at once, degrees of their own forward and backward, and gradients cut to fit the holes.
+
+Helps: exchanges between nodes, gathers inside them and experts of like length, and gradients that still fit between
+dispatch and combine. Does not: one node, or one stream that fills the step alone. Lossless.
+Source: Pan et al., ASPLOS 2025 (arXiv:2501.10714). Its four cases are one maximum (derived: exact where gather and scatter
+take equally long), evaluated here stage by stage; gradients that fit no hole are placed part by part where they delay
+least, in place of differential evolution: never worse than sending them at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from orch.plan import COMPUTE, AllReduce, Buffer, Crossing, Plan, Segment, Step, Task, crossings, recut
+from orch.technique import Context, Knobs, Slot, Technique, choice, count, quantity
+from orch.units import Bytes
+from techniques.moe._pipeline import makespan, seconds
+
+PARTS = 16
+
+
+class Config(Knobs):
+    """Degrees, and what becomes of gradients."""
+
+    degree: int | None = count(None, "chunks of every forward crossing; none: chosen", least=1, most=64)
+    degree_backward: int | None = count(None, "chunks of every backward crossing; none: chosen", least=1, most=64)
+    most: int = count(8, "the largest degree that may be chosen (the paper's limit)", least=1, most=64)
+    gradients: Literal["adaptive", "as-scheduled"] = choice(
+        "adaptive",
+        "adaptive: cut to fit the holes of backward crossings; as-scheduled: as the stack's schedule left them",
+    )
+    smallest: Bytes = quantity("256KiB", "no part of the gradients is smaller, unless it is the last", least=1.0)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A crossing at one degree: its makespan, and how long the stream of its exchanges is busy with them [s]."""
+
+    degree: int
+    makespan_s: float
+    busy_s: float
+
+    def with_gradients(self, gradient_s: float) -> float:
+        """Return the makespan when gradients take `gradient_s` between the last chunk out and the first one back.
+
+        f(t) = max(makespan, busy + t): the hole takes makespan - busy for nothing.
+        """
+        return max(self.makespan_s, self.busy_s + gradient_s)
+
+
+@dataclass
+class Hole:
+    """Where gradients may travel: behind task `anchor`, those that exist when the task at `start` begins.
+
+    A crossing has its shapes by degree, and gradients go between its last chunk out and the first one back; a stretch
+    of dense backward before the next crossing has none, and hides `free_s` seconds.
+    """
+
+    anchor: str
+    start: int
+    free_s: float = 0.0
+    crossing: Crossing | None = None
+    shapes: list[Shape] = field(default_factory=list)
+    given_s: float = 0.0
+    pieces: list[Segment] = field(default_factory=list)
+    after: dict[str, None] = field(default_factory=dict)
+
+    def f(self, gradient_s: float) -> float:
+        """Return the least makespan with `gradient_s` of gradients in it; of a dense stretch what it delays."""
+        if not self.shapes:
+            return max(0.0, gradient_s - self.free_s)
+        return min(shape.with_gradients(gradient_s) for shape in self.shapes)
+
+    @property
+    def hidden_s(self) -> float:
+        """Seconds of gradients that cost nothing here."""
+        if not self.shapes:
+            return self.free_s
+        best = min(self.shapes, key=lambda shape: (shape.makespan_s, shape.degree))
+        return best.makespan_s - best.busy_s
+
+    @property
+    def degree(self) -> int:
+        """The best degree beside the gradients given; the smallest on ties."""
+        return min(self.shapes, key=lambda shape: (shape.with_gradients(self.given_s), shape.degree)).degree
+
+
+def shapes(plan: Plan, context: Context, crossing: Crossing, degrees: Sequence[int]) -> list[Shape]:
+    """Return the crossing at each of `degrees`."""
+    found = []
+    streams = [task.stream for task in crossing.stages]
+    for degree in degrees:
+        times = [[seconds(plan, context, task) for task in chunks] for chunks in crossing.cut(degree)]
+        shared = crossing.stages[0].stream
+        busy = sum(sum(stage) for stage, stream in zip(times, streams, strict=True) if stream == shared)
+        found.append(Shape(degree, makespan(times, streams), busy if shared != COMPUTE else 0.0))
+    return found
+
+
+def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
+    """Cut every crossing at its best degree, and move the dense gradients into the holes."""
+    return plan.each_step(lambda step: _Pass(plan, step, context, config).run())
+
+
+class _Pass:
+    """The pass over one step."""
+
+    def __init__(self, plan: Plan, step: Step, context: Context, config: Config) -> None:
+        self.plan, self.step, self.context, self.config = plan, step, context, config
+        self.place = {task.name: index for index, task in enumerate(step)}
+
+    def run(self) -> Step:
+        cuts: dict[str, Sequence[Task]] = {}
+        holes: list[Hole] = []
+        for crossing in crossings(self.step):
+            asked = self.config.degree_backward if crossing.backward else self.config.degree
+            most = min(crossing.positions, self.config.most if len(crossing.stages) > 1 else 1)
+            degrees = range(1, most + 1) if asked is None else [min(asked, crossing.positions)]
+            found = shapes(self.plan, self.context, crossing, degrees)
+            if crossing.backward and len(crossing.stages) > 1:
+                first, last = crossing.stages[0].name, crossing.stages[-1].name
+                holes.append(Hole(first, self.place[first], crossing=crossing, shapes=found))
+                holes.append(Hole(last, self.place[last], self._dense_s(self.place[last])))
+            else:
+                best = min(found, key=lambda shape: (shape.makespan_s, shape.degree)).degree
+                cuts.update(_named(crossing, best))
+        sends = self._sends() if holes and self.config.gradients == "adaptive" else []
+        # Behind the last crossing no rows are held up: gradients travel as they are scheduled.
+        late = self._share_out(holes[:-1], sends) if sends else []
+        for hole in holes:
+            if hole.crossing is not None:
+                cuts.update(_named(hole.crossing, hole.degree))
+        return self._assembled(cuts, holes, sends, late)
+
+    def _dense_s(self, place: int) -> float:
+        """Return how long the device computes from task `place` to the next crossing's first exchange."""
+        total = 0.0
+        for task in self.step.tasks[place + 1 :]:
+            if task.op.kind == "restore_backward":
+                return total + seconds(self.plan, self.context, task)
+            if task.stream == COMPUTE:
+                total += seconds(self.plan, self.context, task)
+        return total
+
+    def _sends(self) -> list[Task]:
+        """Return the all-reduces of dense gradients over all ranks that nothing but the update waits for."""
+        awaited = {name for task in self.step if task.op.kind != "update" for name in task.after}
+        return [
+            task
+            for task in self.step
+            if isinstance(task.op, AllReduce)
+            and (task.group, task.lag) == ("world", 0)
+            and task.name not in awaited
+            and all(segment.is_gradient for segment in task.op.buffer.segments)
+        ]
+
+    def _share_out(self, holes: list[Hole], sends: list[Task]) -> list[_Piece]:
+        """Give each hole the gradients it can hide (step 1), then what delays it least (step 2); return what is left."""
+        cost = self.context.collective_s(self.plan, sends[0])
+        queue = _Queue(sends)
+        ready = [sum(self._ready(piece) < hole.start for piece in queue.pieces) for hole in holes]
+        sizes = [sum(piece.nbytes for piece in queue.pieces[:number]) for number in ready]
+        planned: list[float] = []
+        sent = 0.0
+        for hole, available in zip(holes, sizes, strict=True):
+            size = min(available - sent, _most_bytes(cost, hole.hidden_s))
+            planned.append(size if size >= self.config.smallest else 0.0)
+            sent += planned[-1]
+        self._spread_rest(holes, planned, sizes, cost)
+        for hole, size in zip(holes, planned, strict=True):
+            for piece in queue.take(size, self.config.smallest / 2):
+                hole.pieces.append(piece.segment())
+                hole.after.update(dict.fromkeys(piece.send.after))
+            hole.given_s = float(cost(sum(s.nbytes for s in hole.pieces))) if hole.pieces else 0.0
+        return list(queue.take(float("inf")))
+
+    def _spread_rest(self, holes: list[Hole], planned: list[float], sizes: list[float], cost: object) -> None:
+        """Place what fits no hole, part by part, where it delays a crossing less than it would take at the end."""
+        assert callable(cost)
+        rest = sizes[-1] - sum(planned)
+        part = max(rest / PARTS, self.config.smallest)
+        while rest >= self.config.smallest:
+            part = min(part, rest)
+            best, least = None, float(cost(part)) * (1.0 - 1e-9)
+            for number, hole in enumerate(holes):
+                if any(sum(planned[: later + 1]) + part > sizes[later] for later in range(number, len(holes))):
+                    continue  # not produced yet
+                before, after = (
+                    float(cost(size)) if size else 0.0 for size in (planned[number], planned[number] + part)
+                )
+                more = hole.f(after) - hole.f(before)
+                if more < least:
+                    best, least = number, more
+            if best is None:
+                return
+            planned[best] += part
+            rest -= part
+
+    def _ready(self, piece: _Piece) -> int:
+        return max((self.place[name] for name in piece.send.after), default=-1)
+
+    def _assembled(
+        self, cuts: dict[str, Sequence[Task]], holes: list[Hole], sends: list[Task], late: list[_Piece]
+    ) -> Step:
+        """Return the step with stages cut, and gradients between the last chunk out and the first one back."""
+        if not any(hole.pieces for hole in holes):
+            return recut(self.step, cuts) if cuts else self.step
+        first = {hole.anchor: hole for hole in holes}
+        moved = {send.name for send in sends}
+        left = _by_send(late)
+        tasks: list[Task] = []
+        carriers: list[tuple[str, Buffer]] = []
+        last = holes[-1].start
+        held: list[Task] = []
+
+        def carry(segments: Sequence[Segment], after: Sequence[str], like: Task) -> Task:
+            name = f"all_reduce.b{len(carriers)}"
+            buffer = Buffer(name, tuple(segments))
+            carriers.append((name, buffer))
+            return replace(like, name=name, op=AllReduce(buffer), after=tuple(after))
+
+        for index, task in enumerate(self.step):
+            if task.name in moved:
+                # What is left travels when it is ready, but not before the last crossing, whose rows it would hold up.
+                if task.name in left:
+                    held.append(task)
+                if index > last:
+                    tasks += [carry(left[one.name], one.after, one) for one in held]
+                    held = []
+                continue
+            tasks.extend(cuts.get(task.name, (task,)))
+            if task.name in first and first[task.name].pieces:
+                hole = first[task.name]
+                tasks.append(carry(hole.pieces, self._furthest(hole.after), sends[0]))
+            if index == last:
+                tasks += [carry(left[one.name], one.after, one) for one in held]
+                held = []
+        return recut(Step(tuple(self._renamed(tasks, cuts, moved, carriers))), {})
+
+    def _furthest(self, names: Sequence[str] | dict[str, None]) -> tuple[str, ...]:
+        """All stand on the compute stream, so the last has waited for the others."""
+        return (max(names, key=self.place.__getitem__),)
+
+    def _renamed(
+        self, tasks: list[Task], cuts: dict[str, Sequence[Task]], moved: set[str], carriers: list[tuple[str, Buffer]]
+    ) -> Iterator[Task]:
+        ends = {name: chunks[-1].name for name, chunks in cuts.items()}
+        everything = tuple(name for name, _ in carriers)
+        known = {task.name for task in tasks}
+        for task in tasks:
+            after: list[str] = []
+            for name in task.after:
+                if name in moved:
+                    after += everything
+                else:
+                    after.append(name if name in known else ends[name])
+            yield replace(task, after=tuple(dict.fromkeys(after))) if tuple(after) != task.after else task
+
+
+def _named(crossing: Crossing, degree: int) -> Iterator[tuple[str, Sequence[Task]]]:
+    if degree > 1:
+        yield from ((stage.name, chunks) for stage, chunks in zip(crossing.stages, crossing.cut(degree), strict=True))
+
+
+@dataclass
+class _Piece:
+    """What is left of one gradient of a send."""
+
+    send: Task
+    whole: Segment
+    begin: int
+    numel: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.whole.nbytes // self.whole.numel * self.numel
+
+    def segment(self) -> Segment:
+        """Return the segment that carries it: the gradient itself, or a part."""
+        if self.numel == self.whole.numel:
+            return self.whole
+        first = (self.whole.begin or 0) + self.begin
+        return replace(self.whole, name=f"{self.whole.tensor}@{first}", numel=self.numel, begin=first)
+
+
+class _Queue:
+    """The gradients of sends, in order, handed out by bytes."""
+
+    def __init__(self, sends: Sequence[Task]) -> None:
+        self.pieces = [
+            _Piece(send, segment, 0, segment.numel)
+            for send in sends
+            if isinstance(send.op, AllReduce)
+            for segment in send.op.buffer.segments
+            if segment.numel
+        ]
+
+    def take(self, nbytes: float, slack: float = 0.0) -> Iterator[_Piece]:
+        """Yield pieces of `nbytes` together, the first in line first; none leaves less than `slack` of its gradient."""
+        while self.pieces and nbytes >= 1.0:
+            piece = self.pieces[0]
+            if piece.nbytes <= nbytes + slack:
+                nbytes -= piece.nbytes
+                yield self.pieces.pop(0)
+                continue
+            numel = int(nbytes * piece.numel / piece.nbytes)
+            if numel:
+                yield replace(piece, numel=numel)
+                piece.begin, piece.numel = piece.begin + numel, piece.numel - numel
+            return
+
+
+def _by_send(pieces: Sequence[_Piece]) -> dict[str, list[Segment]]:
+    result: dict[str, list[Segment]] = {}
+    for piece in pieces:
+        result.setdefault(piece.send.name, []).append(piece.segment())
+    return result
+
+
+def _most_bytes(cost: object, limit_s: float) -> float:
+    """Return the most bytes whose collective takes at most `limit_s`; 0 where the start-up alone takes longer."""
+    assert callable(cost)
+    if limit_s <= float(cost(1.0)):
+        return 0.0
+    high = 1.0
+    while float(cost(2.0 * high)) <= limit_s and high < 1e15:
+        high *= 2.0
+    low, high = high, 2.0 * high
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if float(cost(middle)) <= limit_s else (low, middle)
+    return low
+
+
+technique = Technique(
+    name="fsmoe",
+    slot=Slot.EXPERTS,
+    rewrite=rewrite,
+    source="arXiv:2501.10714",
+    lossless=True,
+    config=Config,
+)
