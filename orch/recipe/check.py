@@ -207,7 +207,7 @@ def _layout(tree: Node, spec: RecipeFile, cluster: Cluster, model: ChosenModel) 
     mixtures = model.mixtures
     if node is not None and not mixtures:
         message = f"parallel says where experts live, and model {model.name} has none"
-        raise OrchError(message, code="E234", where=node.place, hint="remove it, or choose a model with mixtures")
+        raise OrchError(message, code="E236", where=node.place, hint="remove it, or choose a model with mixtures")
     if not mixtures:
         return Layout(cluster.world_size)
     asked = spec.parallel or Parallel()

@@ -176,7 +176,7 @@ class _Pass:
             hole.given_s = float(cost(sum(s.nbytes for s in hole.pieces))) if hole.pieces else 0.0
         return list(queue.take(float("inf")))
 
-    def _spread_rest(self, holes: list[Hole], planned: list[float], sizes: list[float], cost: object) -> None:
+    def _spread_rest(self, holes: list[Hole], planned: list[float], sizes: Sequence[float], cost: object) -> None:
         """Place what fits no hole, part by part, where it delays a crossing less than it would take at the end."""
         assert callable(cost)
         rest = sizes[-1] - sum(planned)
