@@ -11,7 +11,7 @@ PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet -
 COMPILE := $(BIN)/python -m compileall -q orch techniques
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick lint format bench bench-accuracy matrix gpu wheel clean distclean
+.PHONY: help run test browser quick lint format bench bench-accuracy matrix gpu wheel clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 18
@@ -19,8 +19,17 @@ help:  ## this list
 run: $(STAMPS)/run  ## install, then run recipes/quickstart.yaml (ARGS="measure.blocks=4" are passed on)
 	@$(BIN)/orch run recipes/quickstart.yaml $(ARGS)
 
-test: lint  ## install what tests need, lint, and run every test
+test: lint browser  ## install what tests need, lint, and run every test
 	@$(BIN)/python -m pytest -q $(ARGS)
+
+# Reports are tested in a real browser. Without the right to install one their test is skipped, unless ORCH_BROWSER=required.
+browser:  ## chromium and its driver, which tests of reports need (apt-get, when root)
+	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing chromium, which tests of reports need (once) ..." >&2; \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver; } \
+	    >/dev/null || echo "cannot install chromium: tests in a browser will be skipped" >&2; \
+	else echo "no chromium: tests in a browser will be skipped (as root: make browser)" >&2; fi
 
 quick: $(STAMPS)/dev  ## the tests that take less than ten seconds each
 	@$(BIN)/python -m pytest -q -m "not slow and not gpu" $(ARGS)

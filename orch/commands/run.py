@@ -57,7 +57,7 @@ def _draw(document: dict[str, Any]) -> None:
     import sys
     from contextlib import suppress
 
-    from orch.experiment.pictures import draw
+    from orch.report.pictures import draw
 
     sys.stdout.flush()
     if document["run_dir"] is not None:

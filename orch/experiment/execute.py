@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from orch.errors import OrchError, RunError
+from orch.experiment import inputs as kept
 from orch.experiment.breakdown import measured_breakdowns
 from orch.experiment.measure import Measurements, subject_of
 from orch.experiment.outcome import Outcome, Trained, mode_of
@@ -58,6 +59,7 @@ class Execution:
         self._run.environment(
             workers=workers, seeds=list(recipe.seeds), links=cluster.links, sharing=cluster.sharing, notes=notes
         )
+        self._run.write(kept.FILE, kept.to_json(inputs))
         forecast = predict(recipe, inputs)
         self._measured.operations({name: stack.plan for name, stack in forecast.stacks.items()})
         for name, stack in forecast.stacks.items():

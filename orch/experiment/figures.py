@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
+from orch.experiment.critical import Place, critical_path
 from orch.experiment.outcome import Outcome
 from orch.experiment.predict import Forecast
 from orch.experiment.quality import smoothed
@@ -18,7 +19,7 @@ from orch.simulate import simulate
 STEP_TIME = ("stack", "mode", "median_s", "lo_s", "hi_s", "predicted_s", "gain", "gain_lo", "gain_hi", "ceiling_s")
 LOSS = ("stack", "seed", "step", "clock_s", "loss", "mean_of_last")
 JUDGED = ("stack", "seed", "clock_s", "val_loss", "val_accuracy")
-TIMELINES = ("stack", "mode", "stream", "task", "kind", "start_s", "end_s")
+TIMELINES = ("stack", "mode", "stream", "task", "kind", "start_s", "end_s", "critical")
 STEPS_SHOWN = 2.0  # of the slowest stack
 MOST_ITERATIONS = 64
 NO_GAP_S = 1e-9
@@ -27,20 +28,21 @@ NO_GAP_S = 1e-9
 def figures(document: Mapping[str, Any], forecast: Forecast, outcome: Outcome | None) -> dict[str, str]:
     """Return CSV texts by the name of their figure; a simulated run (no outcome) has no curves of training."""
     found = {
-        "step_time": _csv(STEP_TIME, _step_times(document)),
-        "timelines": _csv(TIMELINES, _timelines(forecast)),
+        "step_time": csv_text(STEP_TIME, _step_times(document)),
+        "timelines": csv_text(TIMELINES, _timelines(forecast)),
     }
     if outcome is not None:
-        found["loss"] = _csv(LOSS, _losses(outcome))
-        found["accuracy"] = _csv(JUDGED, _judged(outcome))
+        found["loss"] = csv_text(LOSS, _losses(outcome))
+        found["accuracy"] = csv_text(JUDGED, _judged(outcome))
     return found
 
 
-def _csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a CSV text; None is written as nothing, floats in full."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(rows)  # None is written as nothing, floats in full
+    writer.writerows(rows)
     return text.getvalue()
 
 
@@ -68,7 +70,7 @@ def _judged(outcome: Outcome) -> Iterator[Sequence[object]]:
 
 def _timelines(forecast: Forecast) -> Iterator[Sequence[object]]:
     """Yield what runs in a window of each stack, which begins with a forward pass in steady state and is as long for
-    all.
+    all, and what of it is critical.
     """
     longest = STEPS_SHOWN * max(stack.step_time_s.median for stack in forecast.stacks.values())
     for name, stack in forecast.stacks.items():
@@ -78,24 +80,27 @@ def _timelines(forecast: Forecast) -> Iterator[Sequence[object]]:
             continue  # a stack so much faster is a grey blur beside the others
         timeline = simulate(stack.plan, forecast.cluster, iterations=settled + shown)
         begin = _forward(timeline, settled)
+        critical = critical_path(timeline, begin)
         for stream in sorted({task.stream for step in stack.plan.steps for task in step}):  # compute comes first
             lane = sorted((span for span in timeline.spans() if span.task.stream == stream), key=lambda s: s.start_s)
-            for first, last, end_s in _bars(lane):
+            for first, last, end_s in _bars(lane, critical):
                 start, end, kind = first.start_s - begin, end_s - begin, first.task.op.kind
                 if end > max(start, 0.0) and start < longest:
                     task = first.task.name if first is last else f"{first.task.name} .. {last.task.name}"
-                    yield name, timeline.mode, stream, task, kind, max(0.0, start), min(longest, end)
+                    decides = int((first.iteration, first.task.name) in critical)
+                    yield name, timeline.mode, stream, task, kind, max(0.0, start), min(longest, end), decides
 
 
-def _bars(lane: Sequence[Span]) -> Iterator[tuple[Span, Span, float]]:
-    """Yield first and last task of each bar, and its end: computing of one kind without a gap is one bar, each
-    collective its own.
+def _bars(lane: Sequence[Span], critical: Set[Place]) -> Iterator[tuple[Span, Span, float]]:
+    """Yield first and last task of each bar, and its end: computing of one kind without a gap is one bar, cut
+    where the critical path leaves it; each collective is its own.
     """
     first = last = None
     for span in lane:
         if first is not None and last is not None:
             joins = span.task.op.kind == first.task.op.kind and not isinstance(span.task.op, Collective)
-            if joins and span.start_s - last.end_s <= NO_GAP_S:
+            alike = ((span.iteration, span.task.name) in critical) == ((last.iteration, last.task.name) in critical)
+            if joins and alike and span.start_s - last.end_s <= NO_GAP_S:
                 last = span
                 continue
             yield first, last, last.end_s

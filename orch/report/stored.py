@@ -178,7 +178,12 @@ class StoredStack:
 
 
 def open_run(root: Path, key: str) -> StoredRun:
-    """Return the run that `key` names under `root` (`last`, an id, the beginning of one). Raises OrchError E802, E803."""
+    """Return the run that `key` names under `root`: `last`, an id, the beginning of one, or the path of a run's directory.
+
+    Raises OrchError E802, E803.
+    """
+    if "/" in key and (Path(key) / "run.json").is_file():  # a copied directory, wherever it lies
+        return StoredRun(RunDirectory(Path(key).resolve()))
     return StoredRun(query.find(root, key))
 
 
@@ -188,10 +193,7 @@ def chosen(root: Path, keys: Sequence[str]) -> list[StoredRun | StoredStack]:
     found: list[StoredRun | StoredStack] = []
     for key in keys:
         name, colon, stack = key.partition(":")
-        if not colon and "/" in key and (Path(key) / "run.json").is_file():  # a copied directory, wherever it lies
-            run = StoredRun(RunDirectory(Path(key).resolve()))
-        else:
-            run = open_run(root, name)
+        run = open_run(root, name)
         run = runs.setdefault(str(run.directory.path), run)
         found.append(run.stack(stack) if colon else run)
     return found

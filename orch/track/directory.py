@@ -4,6 +4,7 @@
     state.json         queued, running, done, failed, killed or interrupted; pid, host, times
     recipe.yaml        the resolved recipe; origins.json says where each value came from
     environment.json   code, packages, hardware, links, seeds, threads; project.diff beside it
+    inputs.json        what the predictions of a real run computed with: its links, its layer times
     stacks/<name>/     plan.json, trace.json, steps.seed0.csv, values.seed0.csv, ...
     trials.jsonl       of a sweep: what came of each trial, a line each; trials/<number>/ of one that really ran
     figures/           every figure with the CSV it was drawn from

@@ -61,6 +61,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("ORCH_RUNS", "MLFLOW_TRACKING_URI"):  # other tests of the session may have named their own
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # for processes that a test starts
     return tmp_path
 

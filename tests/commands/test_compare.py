@@ -6,6 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from orch.track import indexer
+
+
+@pytest.fixture(autouse=True)
+def _no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexer, "available", lambda: False)
+    monkeypatch.delenv("ORCH_RUNS", raising=False)
+
 
 @pytest.fixture
 def run(orch, project: Path) -> str:

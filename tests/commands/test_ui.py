@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from pathlib import Path
 
@@ -86,3 +88,35 @@ def test_the_server_answers_and_leaves_nothing_behind(orch, project: Path) -> No
         process.terminate()
         process.communicate(timeout=60)
     assert [p.pid for p in psutil.process_iter() if os.getsid(p.pid) == process.pid] == []
+
+
+@pytest.mark.slow
+def test_a_real_browser_finds_the_run_in_the_default_store(orch, project: Path, browser) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    run = Path(orch("run", "mine", "--simulate", "--json").document["run_dir"])
+    with listening() as taken:
+        port = taken.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orch", "ui", "--port", str(port)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stderr is not None
+        next(line for line in process.stderr if "Uvicorn running on" in line)
+        threading.Thread(target=process.stderr.read, daemon=True).start()  # a full pipe would stop the server
+        wait = WebDriverWait(browser, 60)
+        browser.get(f"http://127.0.0.1:{port}/#/experiments")
+        wait.until(lambda driver: driver.find_elements("link text", "mine"))[0].click()
+        wait.until(lambda driver: "/experiments/" in driver.current_url)
+        experiment = re.search(r"/experiments/(\d+)", browser.current_url)
+        assert experiment is not None
+        browser.get(f"http://127.0.0.1:{port}/#/experiments/{experiment[1]}/runs")
+        wait.until(lambda driver: run.name in driver.find_element("tag name", "body").text)
+        # The run, and folded up under it one entry for each of its two stacks.
+        assert "3 matching runs" in browser.find_element("tag name", "body").text
+    finally:
+        process.terminate()
+        process.wait(timeout=60)

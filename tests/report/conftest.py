@@ -14,8 +14,10 @@ from orch.experiment.predict import predict
 from orch.experiment.results import document, results, simulated_document
 from orch.plan import to_json
 from orch.recipe import Recipe, load
+from orch.report import data
 from orch.report.stored import StoredRun
-from orch.track.directory import Facts
+from orch.report.write import Written, write
+from orch.track.directory import Facts, RunDirectory
 from orch.track.settings import RUNS_VARIABLE, STORE_VARIABLE
 from orch.track.steps import Step, Value
 from orch.track.tracker import Tracker
@@ -42,11 +44,45 @@ def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def recipe(tmp_path: Path) -> Callable[..., Recipe]:
-    """Load the small recipe with overrides."""
-    path = tmp_path / "made-up.yaml"
+def simulated(tmp_path: Path) -> Callable[..., StoredRun]:
+    """Keep predictions as a run."""
+
+    def make(*overrides: str) -> StoredRun:
+        def keep(log, forecast) -> None:
+            found = simulated_document(forecast)
+            for name, text in figures(found, forecast, None).items():
+                log.write(f"figures/{name}.csv", text)
+            log.finish(found | {"complete": True})
+
+        return _kept(_loaded(tmp_path, overrides), tmp_path / "runs", "simulated", keep)
+
+    return make
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Callable[..., StoredRun]:
+    """Keep a run with these block times [s] by stack, a loss that falls, and breakdowns as predicted."""
+
+    def make(
+        *overrides: str, times: Mapping[str, Sequence[float]] = TIMES, parts: Mapping[str, Breakdown] | None = None
+    ) -> StoredRun:
+        return _measured(tmp_path, overrides, times, parts or {})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """The whole report of a measured run, written once."""
+    root = tmp_path_factory.mktemp("reported")
+    run = _measured(root, (), TIMES, {})
+    return write(data.subject(root / "runs", run), root / "out")
+
+
+def _loaded(root: Path, overrides: Sequence[str]) -> Recipe:
+    path = root / "made-up.yaml"
     path.write_text(RECIPE, encoding="utf-8")
-    return lambda *overrides: load(path, overrides)
+    return load(path, overrides)
 
 
 def _kept(run: Recipe, root: Path, mode: str, keep: Callable[..., None]) -> StoredRun:
@@ -57,52 +93,28 @@ def _kept(run: Recipe, root: Path, mode: str, keep: Callable[..., None]) -> Stor
         for name, stack in forecast.stacks.items():
             log.write("plan.json", to_json(stack.plan), stack=name)
         keep(log, forecast)
-    from orch.track.directory import RunDirectory
-
     assert log.path is not None
     return StoredRun(RunDirectory(log.path))
 
 
-@pytest.fixture
-def simulated(recipe, tmp_path: Path) -> Callable[..., StoredRun]:
-    """Keep predictions as a run."""
+def _measured(
+    root: Path, overrides: Sequence[str], times: Mapping[str, Sequence[float]], parts: Mapping[str, Breakdown]
+) -> StoredRun:
+    run = _loaded(root, overrides)
 
-    def make(*overrides: str) -> StoredRun:
-        def keep(log, forecast) -> None:
-            found = simulated_document(forecast)
-            for name, text in figures(found, forecast, None).items():
-                log.write(f"figures/{name}.csv", text)
-            log.finish(found | {"complete": True})
+    def keep(log, forecast) -> None:
+        outcome = Outcome(run, forecast)
+        for seed in run.seeds:
+            for name in run.stacks:
+                trained = _trained(name, seed, times[name], run, log)
+                trained.breakdown = parts.get(name) or breakdown(forecast.stacks[name].timeline)
+                outcome.trained.append(trained)
+        found = document(outcome, results(outcome), "measured")
+        for name, text in figures(found, forecast, outcome).items():
+            log.write(f"figures/{name}.csv", text)
+        log.finish(found | {"complete": True})
 
-        return _kept(recipe(*overrides), tmp_path / "runs", "simulated", keep)
-
-    return make
-
-
-@pytest.fixture
-def measured(recipe, tmp_path: Path) -> Callable[..., StoredRun]:
-    """Keep a run with these block times [s] by stack, a loss that falls, and breakdowns as predicted."""
-
-    def make(
-        *overrides: str, times: Mapping[str, Sequence[float]] = TIMES, parts: Mapping[str, Breakdown] | None = None
-    ) -> StoredRun:
-        run = recipe(*overrides)
-
-        def keep(log, forecast) -> None:
-            outcome = Outcome(run, forecast)
-            for seed in run.seeds:
-                for name in run.stacks:
-                    trained = _trained(name, seed, times[name], run, log)
-                    trained.breakdown = (parts or {}).get(name) or breakdown(forecast.stacks[name].timeline)
-                    outcome.trained.append(trained)
-            found = document(outcome, results(outcome), "measured")
-            for name, text in figures(found, forecast, outcome).items():
-                log.write(f"figures/{name}.csv", text)
-            log.finish(found | {"complete": True})
-
-        return _kept(run, tmp_path / "runs", "measured", keep)
-
-    return make
+    return _kept(run, root / "runs", "measured", keep)
 
 
 def _trained(name: str, seed: int, times: Sequence[float], run: Recipe, log) -> Trained:
