@@ -1,0 +1,48 @@
+"""What there is to choose from."""
+
+from __future__ import annotations
+
+import pytest
+
+from orch.advise.space import combined, neighbours, own, singles
+from orch.recipe import load
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    return load("resnet50-v100", ["techniques.acp-sgd.rank=8"])
+
+
+def test_the_recipes_own_stacks_come_as_they_are(recipe) -> None:
+    found = list(own(recipe))
+    assert [one.name for one in found] == list(recipe.stacks)
+    assert found[-1].written == {"acp-sgd": {"rank": 8}}
+    assert all(one.own for one in found)
+
+
+def test_every_technique_that_decides_a_step_is_tried_alone(recipe) -> None:
+    names = {one.name for one in singles(recipe)}
+    assert {"dear", "mg-wfbp", "bucketed", "acp-sgd", "top-k", "torch-ddp"} <= names
+    # Feedback and exchange follow from the compressor; schedules of experts need experts.
+    assert names.isdisjoint({"error-feedback", "all-gather", "pipemoe", "naive-moe"})
+    assert "pipemoe" in {one.name for one in singles(load("gpt2-moe-2080ti"))}
+
+
+def test_pairs_are_those_that_contracts_allow(recipe) -> None:
+    found = {one.name: one for one in combined(recipe, ["dear", "mg-wfbp", "acp-sgd", "torch-ddp"])}
+    assert set(found) == {"acp-sgd+dear", "acp-sgd+mg-wfbp"}  # never two schedules; torch's engine takes no compressor
+    assert found["acp-sgd+dear"].written == {"acp-sgd": {"rank": 8}, "dear": {}}
+    assert "error-feedback" in found["acp-sgd+dear"].stack.techniques
+
+
+def test_knobs_move_by_what_they_are(recipe) -> None:
+    (dear,) = (one for one in singles(recipe) if one.name == "dear")
+    assert [one.name for one in neighbours(recipe, dear)] == ["dear bucket=6.25MiB", "dear bucket=100MiB"]
+    assert next(neighbours(recipe, dear)).written == {"dear": {"bucket": "6553600.0B"}}
+    assert all(one.tuned for one in neighbours(recipe, dear))
+    (merged,) = (one for one in singles(recipe) if one.name == "mg-wfbp")
+    assert "mg-wfbp planner=greedy" in [one.name for one in neighbours(recipe, merged)]
+    low_rank = next(one for one in own(recipe) if one.name == "acp-sgd")
+    found = {one.name: one.written for one in neighbours(recipe, low_rank)}
+    assert found["acp-sgd rank=2"] == {"acp-sgd": {"rank": 2}}
+    assert "acp-sgd rank=32" in found
