@@ -136,6 +136,9 @@ def evaluate(
     path = recipe_path(paper, experiment)
     texts = [setting.text for setting in cell.settings]
     recipe = _loaded(path, texts, cell.settings)
+    if recipe.cluster.jitter or recipe.cluster.uneven:
+        message = "the cluster's ranks differ, or jitter: their draws cannot be simulated together"
+        raise OrchError(message, code="E354", where=Position(display(path)), hint="describe equal nodes without jitter")
     inputs = inputs_of(recipe)
     loads = [(group, _varied(path, recipe, texts, group, cell)) for group in groups_of(inputs)]
     found: dict[str, StackDraws] = {}

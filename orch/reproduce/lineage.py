@@ -14,6 +14,8 @@ from fnmatch import fnmatchcase
 
 from orch.cluster.link import Link
 from orch.recipe import Recipe
+from orch.recipe.overrides import is_override
+from orch.recipe.source import display
 from orch.reproduce.evaluate import CellDraws, Setting
 from orch.reproduce.paper import Paper
 
@@ -64,7 +66,7 @@ def origins(
         found += [Origin(f"planner: {cost.path}", cost.value, str(cost.where), source) for cost in costs]
     profile, device = recipe.model.profile(recipe.data), recipe.cluster.device
     model = f"{recipe.model.name}: {len(profile.tensors)} tensors"
-    found.append(Origin("model", model, _at(recipe, "model"), profile.source))
+    found.append(Origin("profile", model, _at(recipe, "model"), profile.source))
     if recipe.spec.compute is None and not profile.measured:
         found.append(Origin("device", device.name, _at(recipe, "cluster.device.source"), device.basis.source))
     kinds = sorted({kind for name in stacks for kind in draws.stacks[name].kinds})
@@ -97,9 +99,11 @@ def _at(recipe: Recipe, path: str) -> str:
     from orch.errors import OrchError
 
     try:
-        return str(recipe.origin(path).where)
+        where = recipe.origin(path).where
     except OrchError:
-        return str(recipe.path)
+        return display(recipe.path)
+    # An override is one of the cell's settings, which stand in the list with their own place.
+    return display(recipe.path) if is_override(where) else str(where)
 
 
 def _links(recipe: Recipe, kind: str) -> list[Origin]:
@@ -136,8 +140,8 @@ def _stack(recipe: Recipe, name: str) -> Origin:
     members = recipe.stacks[name].members
     texts = []
     for member in members:
-        fields = type(member.config).model_fields
-        given = {knob: v for knob, v in member.config.model_dump().items() if v != fields[knob].default}
+        defaults = type(member.config)().model_dump()
+        given = {knob: value for knob, value in member.config.model_dump().items() if value != defaults[knob]}
         texts.append(f"{member.name} {given}" if given else member.name)
     value = ", ".join(texts)
     sources = "; ".join(dict.fromkeys(member.technique.source for member in members))

@@ -43,14 +43,15 @@ def values(claim: Claim, draws: CellDraws, of: str | None = None) -> Array:
     of = of or str(claim.of)
     metric = claim.metric or ""
     own = _absolute(metric, draws.stacks[of], draws.samples)
+    tiny = np.finfo(float).tiny  # no exposed time at all has no logarithm
     if claim.over is None:
-        return own
+        return np.maximum(own, tiny)
     # Only step times have several rivals: the best competitor is the fastest, draw by draw.
     rivals = [_absolute(metric, draws.stacks[name], draws.samples) for name in _listed(claim.over)]
     other: Array = np.min(rivals, axis=0)
     if metric == "speedup" or metric in _SMALLER:
         own, other = other, own
-    return own / np.maximum(other, np.finfo(float).tiny)
+    return np.maximum(own, tiny) / np.maximum(other, tiny)
 
 
 def _absolute(metric: str, stack: StackDraws, samples: int) -> Array:

@@ -173,7 +173,9 @@ def _check_claim(paper: Paper, claim: Claim, path: tuple[str, ...]) -> None:
     _known(paper, claim.experiment, paper.spec.experiments, "experiment", (*path, "in"))
     if isinstance(claim.of, list) != (claim.metric == "ordering"):
         raise refuse("needs one stack as `of`; ordering needs a list", "of: STACK, or of: [FASTEST, .., SLOWEST]", "of")
-    if claim.metric in ("speedup", "holds") and claim.over is None:
+    if isinstance(claim.of, list) and len(claim.of) < 2:
+        raise refuse("orders fewer than two stacks", "of: [FASTEST, .., SLOWEST]", "of")
+    if claim.over == [] or (claim.metric in ("speedup", "holds") and claim.over is None):
         raise refuse(f"has a {claim.metric} without `over`", "over: STACK", "metric")
     if isinstance(claim.over, list) and claim.metric not in ("holds", "speedup"):
         raise refuse("has several stacks as `over`", "only `holds` and `speedup` compare with several", "over")
@@ -217,5 +219,7 @@ def _check_published(paper: Paper, claim: Claim, path: tuple[str, ...], refuse: 
     is_range = isinstance(value, list) or (given is not None and given.range is not None)
     if is_range != (claim.aggregate == "range") and not (given is not None and given.table is not None):
         raise refuse("publishes a range exactly when it aggregates to one", "aggregate: range", "published")
+    if any(number <= 0 for number in (value if isinstance(value, list) else [value]) if not isinstance(number, str)):
+        raise refuse("publishes a number that is not above 0", "times, bytes and ratios are", "published")
     if isinstance(value, list) and len(value) != 2:
         raise refuse("has a range that is no pair", "published: [LOWEST, HIGHEST]", "published")

@@ -56,13 +56,14 @@ def _slug(value: str) -> str:
 Slug = Annotated[str, AfterValidator(_slug)]
 Text = Annotated[str, Field(min_length=1)]
 Values = dict[str, Any]
+Positive = Annotated[float, Field(gt=0)]
 
 
 class Evidence(Section):
     """One published number, range or table, and how it came to us."""
 
-    value: float | None = Field(default=None, description="a published number")
-    range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
+    value: Positive | None = Field(default=None, description="a published number")
+    range: Annotated[list[Positive], Field(min_length=2, max_length=2)] | None = Field(
         default=None, description="a published range: [lowest, highest]"
     )
     table: Text | None = Field(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from orch.errors import OrchError
 from orch.reproduce.document import document, reproduce
 from orch.reproduce.judge import ClaimResult, Judge
 from orch.reproduce.lineage import Evidence
@@ -189,3 +190,10 @@ def test_a_choice_that_touches_one_stack_leaves_the_others_alone(changed: Change
 def test_a_note_explains_an_outcome(changed: Changed) -> None:
     result = only(changed(claims=f"[{SPEEDUP}, note: luck}}]"))
     assert result.why.endswith("; luck")
+
+
+@pytest.mark.parametrize("more", ["jitter: 5%", "speed: {1: 0.5}"])
+def test_ranks_that_differ_are_refused(changed: Changed, more: str) -> None:
+    paper = changed(recipe=("  devices_per_node: 1\n", f"  devices_per_node: 1\n  {more}\n"))
+    with pytest.raises(OrchError, match=r"recipe.yaml: the cluster's ranks differ, or jitter.*E354"):
+        only(paper)
