@@ -9,6 +9,7 @@ import typer
 
 from orch.commands import Panel
 from orch.commands._options import Json, Overrides, RecipeName
+from orch.errors import OrchError
 
 PANEL = Panel.EXPERIMENT
 
@@ -19,7 +20,8 @@ def command(
     on: Annotated[
         str | None,
         typer.Option(
-            metavar="WHERE", help="How to reach workers: local, emulate, torchrun, HOST:PORT or ray://HOST:PORT."
+            metavar="WHERE",
+            help="How to reach workers: local, emulate, torchrun, slurm, kuberay, HOST:PORT or ray://HOST:PORT.",
         ),
     ] = None,
     simulate: Annotated[bool, typer.Option("--simulate", help="Only simulate, and keep the figures as a run.")] = False,
@@ -27,9 +29,24 @@ def command(
         Path | None, typer.Option(metavar="DIR", help="Where runs are kept; default: $ORCH_RUNS, else ./runs.")
     ] = None,
     no_track: Annotated[bool, typer.Option("--no-track", help="Leave no run directory and no index entry.")] = False,
+    print_only: Annotated[
+        bool,
+        typer.Option("--print", help="With --on slurm or kuberay: print what would be submitted, and submit nothing."),
+    ] = False,
+    job: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="With --on slurm or kuberay: about the job (time=2:00:00, image=...)."),
+    ] = None,
     as_json: Json = False,
 ) -> object:
     """Run every stack in one gang, in shuffled blocks; compare them with the baseline and with their predictions."""
+    from orch.launch import WAYS
+
+    if on in WAYS:
+        return _launch(on, recipe, overrides or [], runs, job or [], print_only, as_json)
+    if print_only or job:
+        option = "--print" if print_only else "--job"
+        raise OrchError(f"{option} is about what is submitted", code="E001", hint="--on slurm, or --on kuberay")
     from orch.experiment.invoke import Invocation, invoke
     from orch.experiment.show import Terminal
 
@@ -41,6 +58,38 @@ def command(
         _say(document, recipe)
     _draw(document)
     return document if as_json else None
+
+
+def _launch(
+    on: str, name: str, overrides: list[str], runs: Path | None, settings: list[str], print_only: bool, as_json: bool
+) -> object:
+    """Print or submit what starts this run elsewhere."""
+    from orch.commands._output import say
+    from orch.experiment.invoke import refuse
+    from orch.launch import job_of, kuberay, slurm
+    from orch.recipe import load
+    from orch.track.settings import runs_root
+
+    recipe = load(name, overrides)
+    refuse(recipe)  # here and now, not when the job begins
+    job = job_of(recipe, name, overrides, runs_root(runs), settings)
+    if on == "kuberay":
+        document = kuberay.manifest(job)
+        if not print_only:
+            hint = "add --print, and pipe it to kubectl create -f -"
+            raise OrchError("--on kuberay prints a manifest; submitting is kubectl's", code="E728", hint=hint)
+        if not as_json:
+            say(kuberay.yaml_of(document).rstrip())
+        return document if as_json else None
+    text = slurm.script(job, Path.cwd())
+    if print_only:
+        if not as_json:
+            say(text.rstrip())
+        return {"script": text} if as_json else None
+    number = slurm.submit(text)
+    if not as_json:
+        say(f"submitted batch job {number}\nnext: squeue -j {number}; tail -f orch-{number}.log; orch runs")
+    return {"job": number, "script": text} if as_json else None
 
 
 def _say(document: dict[str, Any], recipe: str) -> None:

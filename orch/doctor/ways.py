@@ -8,6 +8,7 @@ from collections.abc import Callable
 from orch.doctor.finding import Way
 from orch.doctor.network import Shaping
 from orch.doctor.software import INSTALL, Loaded, running_ray
+from orch.launch import WAYS as SUBMITTED
 from orch.recipe.schema import WAYS
 
 
@@ -18,7 +19,7 @@ def ways(torch: Loaded, ray: Loaded, shaping: Shaping) -> list[Way]:
         "emulate": lambda: _needs("emulate", torch, ray) or _emulate(shaping),
         "torchrun": lambda: _needs("torchrun", torch),
         "slurm": lambda: _submits("slurm", "sbatch"),
-        "kuberay": lambda: _submits("kuberay", "kubectl"),
+        "kuberay": lambda: None,
     }
     about = {
         "inline": "one worker in this process",
@@ -27,9 +28,12 @@ def ways(torch: Loaded, ray: Loaded, shaping: Shaping) -> list[Way]:
         "emulate": "nodes of our own in network namespaces, their links shaped",
         "torchrun": "a world that torchrun or srun made",
         "slurm": "a batch job of Slurm",
-        "kuberay": "a RayJob of KubeRay",
+        "kuberay": "a RayJob for KubeRay, printed",
     }
-    found = [judged.get(name, lambda name=name: _needs(name, torch))() or Way(name, True, about[name]) for name in WAYS]
+    found = [
+        judged.get(name, lambda name=name: _needs(name, torch))() or Way(name, True, about[name])
+        for name in (*WAYS, *SUBMITTED)
+    ]
     cluster = _needs("ADDRESS", torch, ray)
     running = running_ray()
     there = f"; one runs here: {running}" if running else ""

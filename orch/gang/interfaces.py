@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import struct
+import sys
 
 from orch.errors import OrchError, did_you_mean, quoted
 from orch.track import settings
@@ -61,3 +62,8 @@ def _way(target: tuple[str, int]) -> str:
         except OSError:
             return ""
         return str(probe.getsockname()[0])
+
+
+if __name__ == "__main__":  # what batch scripts ask for: the address of this machine that others are to meet it on
+    chosen = settings.interface()
+    sys.stdout.write(f"{address_of(chosen) if chosen else own_address(_ELSEWHERE[0])}\n")

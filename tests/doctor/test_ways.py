@@ -8,13 +8,14 @@ from orch.doctor import ways as module
 from orch.doctor.network import Shaping
 from orch.doctor.software import Loaded
 from orch.doctor.ways import ways
+from orch.launch import WAYS as SUBMITTED
 from orch.recipe.schema import WAYS
 
 HERE = Loaded("torch", {}), Loaded("ray", {})
 
 
 def test_every_way_that_a_recipe_may_name_is_judged() -> None:
-    assert [way.name for way in ways(*HERE, Shaping(None))] == [*WAYS, "ADDRESS"]
+    assert [way.name for way in ways(*HERE, Shaping(None))] == [*WAYS, *SUBMITTED, "ADDRESS"]
 
 
 def test_without_ray_only_what_needs_none_works() -> None:
