@@ -43,6 +43,7 @@ class Cluster:
     operations: Mapping[str, Curve] = field(default_factory=dict, hash=False)
     about: str = ""
     unequal: Mapping[int, Node] = field(default_factory=dict, hash=False)
+    labels: tuple[Mapping[str, str], ...] = field(default=(), hash=False)  # of every node, where any is asked for
     _curves: dict[tuple[str, Span, str | None], Curve | Fastest] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

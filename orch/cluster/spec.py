@@ -21,7 +21,7 @@ from orch.cluster.link import Link, Links, Measured
 from orch.cluster.node import Node
 from orch.cluster.sharing import BESIDE, BESIDE_SINGLE, SINGLE, STOLEN, Overhead, Sharing
 from orch.cluster.span import Span
-from orch.cluster.spec_nodes import Delay, Loss, UnequalSpec
+from orch.cluster.spec_nodes import Delay, Labels, Loss, UnequalSpec
 from orch.errors import OrchError
 from orch.units import Bytes, BytesPerSecond, FlopsPerSecond, Fraction, Seconds, SecondsPerByte
 
@@ -307,6 +307,9 @@ class ClusterSpec(_Spec):
     unequal: dict[RankNumber, UnequalSpec] = Field(
         default_factory=dict, description="single nodes that differ: {3: {bandwidth: 20Mbit, speed: 0.5}}"
     )
+    labels: Labels = Field(
+        default_factory=dict, description="what Ray nodes that are taken for its nodes must carry: {gpu: h100}"
+    )
     jitter: Fraction = Field(
         0.0, description="relative standard deviation of compute times, drawn per rank and iteration"
     )
@@ -350,6 +353,7 @@ class ClusterSpec(_Spec):
             ranks = range(first, first + self.devices_per_node)
             speed |= dict.fromkeys(ranks, node.speed) if node.speed is not None else {}
             unequal |= {number: node.build(inter.node(self.devices_per_node))} if inter and node.of_the_link else {}
+        own = {number: node.labels for number, node in self.unequal.items() if node.labels}
         return Cluster(
             name,
             self.nodes,
@@ -363,6 +367,7 @@ class ClusterSpec(_Spec):
             {name: Curve(one.least, one.factor) for name, one in self.operations.items()},
             self.about,
             unequal,
+            tuple(self.labels | own.get(number, {}) for number in range(self.nodes)) if self.labels or own else (),
         )
 
 

@@ -12,6 +12,8 @@ from orch.units import BytesPerSecond, Fraction, Seconds
 
 Bandwidth = Annotated[BytesPerSecond, Field(gt=0)]
 Delay = Annotated[Seconds, Field(ge=0)]
+Label = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$")]
+Labels = dict[Label, Label]
 Loss = Annotated[Fraction, Field(ge=0, lt=1)]
 
 
@@ -28,6 +30,9 @@ class UnequalSpec(BaseModel):
     speed: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] | None = Field(
         None, description="speed factor of its devices; 0.5 is half as fast"
     )
+    labels: Labels | None = Field(
+        None, description="what the Ray node that is taken for it must carry, over the cluster's"
+    )
 
     @model_validator(mode="after")
     def _one_rate(self) -> Self:
@@ -35,7 +40,7 @@ class UnequalSpec(BaseModel):
             raise ValueError("gives bandwidth and a direction of its own; keep bandwidth, or egress and ingress")
         if all(value is None for value in self.model_dump().values()):
             raise ValueError(
-                "says nothing; give bandwidth, egress, ingress, delay, loss or speed, or leave the node out"
+                "says nothing; give bandwidth, egress, ingress, delay, loss, speed or labels, or leave the node out"
             )
         return self
 

@@ -42,6 +42,7 @@ class _Key:
     per_node: int | None
     interface: str
     nodes: tuple[Node, ...] = ()
+    labels: tuple[tuple[tuple[str, str], ...], ...] = ()
 
     def specs(self) -> list[Spec]:
         env = dict(self.env)
@@ -63,6 +64,7 @@ def make_gang(
     env: Mapping[str, str] | None = None,
     per_node: int | None = None,
     nodes: Sequence[Node] = (),
+    labels: Sequence[Mapping[str, str]] = (),
 ) -> Gang:
     """Return `size` workers, all or none, made as `on` says.
 
@@ -70,7 +72,7 @@ def make_gang(
     emulated `nodes`, which share the workers equally), the address of a Ray cluster (`HOST:PORT`, `ray://HOST:PORT`), or
     `torchrun` (the world this process was started in). `threads`: of torch in each worker. `device`: `cpu` or `cuda` (a
     GPU for each worker). `log_dir`: gets `rank0.log` and so on (output is dropped if None). `env`: added to the workers'
-    environment. `per_node`: on a cluster, exactly so many workers on a node.
+    environment. `per_node`: on a cluster, exactly so many workers on a node; `labels`: what each of these nodes must carry.
     Workers of several machines meet on the interface that `ORCH_INTERFACE` names.
 
     OrchError: what was asked for does not exist or can never fit; said before anything starts. RunError: a worker died
@@ -82,7 +84,8 @@ def make_gang(
     made = tuple(nodes) if on == "emulate" else ()
     per_node = per_node if on not in MAKERS else None
     interface = "" if on in ("processes", "local", "emulate") else settings.interface()
-    key = _Key(on, size, threads, device, tuple(sorted((env or {}).items())), per_node, interface, made)
+    carried = tuple(tuple(sorted(each.items())) for each in labels) if per_node else ()
+    key = _Key(on, size, threads, device, tuple(sorted((env or {}).items())), per_node, interface, made, carried)
     return _POOL.gang(key, log_dir, notes)
 
 
@@ -214,7 +217,7 @@ class Pool:
             # Exit functions run last in, first out: ours must come before the one Ray has just registered.
             atexit.unregister(end_all)
             atexit.register(end_all)
-        return self._ray.workers(key.specs(), key.per_node, make_room=self._end_idle)
+        return self._ray.workers(key.specs(), key.per_node, key.labels, make_room=self._end_idle)
 
 
 _POOL = Pool()

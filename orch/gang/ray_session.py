@@ -69,8 +69,16 @@ class RaySession:
         else:
             _connect(self.address)
 
-    def workers(self, specs: Sequence[Spec], per_node: int | None, make_room: Callable[[], None]) -> Workers:
-        """Return workers in one placement group; `make_room` ends what this process keeps warm, if that helps."""
+    def workers(
+        self,
+        specs: Sequence[Spec],
+        per_node: int | None,
+        labels: Sequence[Sequence[tuple[str, str]]],
+        make_room: Callable[[], None],
+    ) -> Workers:
+        """Return workers in one placement group, on nodes that carry `labels`, if any are asked for, one after the other;
+        `make_room` ends what this process keeps warm, if that helps.
+        """
         from orch.gang import ray_workers
 
         gpu = specs[0].device != "cpu"
@@ -82,18 +90,21 @@ class RaySession:
             return self._start(self._shared, specs, [len(specs) // len(where)] * len(where))
         nodes = ray_workers.node_resources()
         counts = ray_workers.bundle_counts(len(specs), per_node, gpu, nodes) if self._own is None else [len(specs)]
+        carried = [dict(each) for each in labels][: len(counts)]
+        ray_workers.refuse_labels(carried)
         bundles = tuple((count, gpu) for count in counts)
-        idle = next((placement for placement in self._idle if placement.bundles == bundles), None)
+        fits = [one for one in self._idle if (one.bundles, one.labels) == (bundles, carried)]
+        idle = fits[0] if fits else None
         if idle is not None:
             self._idle.remove(idle)
             return self._start(idle, specs, counts)
         try:
-            placement = ray_workers.place(bundles, per_node is not None, _BRIEFLY_S, self._problem)
+            placement = ray_workers.place(bundles, per_node is not None, _BRIEFLY_S, self._problem, labels=carried)
         except RunError:
             make_room()
             while self._idle:
                 self._idle.pop().end()
-            placement = ray_workers.place(bundles, per_node is not None, _PATIENCE_S, self._problem)
+            placement = ray_workers.place(bundles, per_node is not None, _PATIENCE_S, self._problem, labels=carried)
         return self._start(placement, specs, counts)
 
     @property

@@ -116,6 +116,7 @@ class Placement:
     actors: tuple[Any, ...]
     addresses: tuple[str, ...]
     problem: Callable[[], str]
+    labels: Sequence[Mapping[str, str]] = ()
 
     def start(self, specs: Sequence[Spec], counts: Sequence[int], done: Done) -> RayWorkers:
         """Return the workers of `specs`, `counts` of them on each host. RunError: a host died."""
@@ -174,16 +175,18 @@ def place(
     patience_s: float,
     problem: Callable[[], str],
     resources: Sequence[str] = (),
+    labels: Sequence[Mapping[str, str]] = (),
 ) -> Placement:
     """Return hosts for `bundles`, all or none; `spread`: each on a node of its own. `problem` says what ails Ray.
 
-    `resources` names, for each bundle, one that only the node has on which it is to be. RunError: the resources stayed
-    taken for `patience_s`, or a host died.
+    `resources` names, for each bundle, one that only the node has on which it is to be; `labels` what each node must carry.
+    RunError: the resources stayed taken for `patience_s`, or a host died.
     """
     wants = [{"CPU": float(n), **({"GPU": float(n)} if gpu else {})} for n, gpu in bundles]
     for want, resource in zip(wants, resources, strict=False):
         want[resource] = 1.0
-    group = placement_group(wants, "STRICT_SPREAD" if spread else "PACK")
+    selectors = [dict(each) for each in labels] or None
+    group = placement_group(wants, "STRICT_SPREAD" if spread else "PACK", bundle_label_selector=selectors)
     actors: list[Any] = []
     try:
         if not group.wait(patience_s):
@@ -206,7 +209,7 @@ def place(
         if isinstance(error, RayError):
             raise RunError(f"a placement group was not made: {_first_line(error)}", code="E723") from error
         raise
-    return Placement(bundles, group, tuple(actors), tuple(addresses), problem)
+    return Placement(bundles, group, tuple(actors), tuple(addresses), problem, labels)
 
 
 def bundle_counts(size: int, per_node: int | None, gpu: bool, nodes: Sequence[Mapping[str, float]]) -> list[int]:
@@ -233,6 +236,18 @@ def bundle_counts(size: int, per_node: int | None, gpu: bool, nodes: Sequence[Ma
         if sum(counts) == size:
             break
     return counts
+
+
+def refuse_labels(labels: Sequence[Mapping[str, str]]) -> None:
+    """Raise OrchError where fewer nodes of the connected cluster carry labels than are to; says which, and how many do."""
+    nodes = [node.get("Labels", {}) for node in ray.nodes() if node["Alive"]]
+    for wanted in labels:
+        count, there = labels.count(wanted), sum(wanted.items() <= node.items() for node in nodes)
+        if there < count:
+            shown = ",".join(f"{name}={value}" for name, value in wanted.items())
+            text = f"{count} node{'s are' if count > 1 else ' is'} to carry {shown}; {there or 'none'} of {len(nodes)} does"
+            hint = f"ray start --labels {shown}, or change labels of the cluster"
+            raise OrchError(text, code="E712", hint=hint)
 
 
 def _slots(node: Mapping[str, float], gpu: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -24,6 +25,17 @@ def all_reduce(worker: Worker, name: str = "world", threads: int = 1) -> float:
     worker.process_group(name, threads=threads).allreduce([tensor]).wait()
     worker.progress.set(waiting=False)
     return float(tensor[0])
+
+
+def node_labels(worker: Worker) -> dict[str, str]:
+    """Return the labels of the Ray node whose raylet made the host that made this worker."""
+    import psutil
+
+    for process in psutil.Process().parents():
+        for word in process.cmdline():
+            if word.startswith("--labels="):
+                return dict(json.loads(word.removeprefix("--labels=")))
+    return {}
 
 
 def listens(worker: Worker) -> list[str]:

@@ -49,6 +49,7 @@ with make_gang("torchrun", 2, log_dir=logs) as gang:
 # As srun starts a rank: no agent and no store, only these four variables.
 RANK = """
 import sys
+sys.modules["ray"] = None  # as where Ray is not installed
 from orch.errors import OrchError
 from orch.gang import fork_server, make_gang, serve_other_ranks
 from tests.gang import functions

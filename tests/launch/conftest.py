@@ -79,7 +79,12 @@ class Slurm:
     def start(self, job: int = 4242) -> subprocess.Popen[bytes]:
         """Start the batch script as Slurm would, its output appended to the job's log."""
         with (self.project / f"orch-{job}.log").open("ab") as log:
-            environment = {**os.environ, "SLURM_JOB_ID": str(job), "SLURM_CPUS_ON_NODE": "2", "PYTHONPATH": str(ROOT)}
+            environment = {
+                **os.environ,
+                "SLURM_JOB_ID": str(job),
+                "SLURM_CPUS_ON_NODE": "2",
+                "PYTHONPATH": f"{self.folder}{os.pathsep}{ROOT}",
+            }
             return subprocess.Popen(
                 ["bash", str(self.script)],
                 env=environment,

@@ -118,6 +118,7 @@ def test_ray_is_started_on_every_node_with_a_token(slurm: Slurm, orch: Orch) -> 
 
 @pytest.mark.slow
 def test_a_job_without_ray_runs_and_keeps_its_log_with_the_run(slurm: Slurm, orch: Orch) -> None:
+    (slurm.folder / "ray.py").write_text("raise ImportError('not installed here')\n")
     assert orch("run", "tiny", "--on", "slurm", "--job", "via=srun").code == 0
     code = slurm.start().wait(120)
     (run,) = (slurm.project / "runs" / "tiny").glob("2*")
