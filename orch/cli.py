@@ -172,7 +172,7 @@ def _outcome(arguments: list[str], *, debug: bool) -> tuple[int, object]:
             raise
         return _failed(error, error.exit_code)
     except typer.TyperException as error:
-        return _misused(error)
+        return _misused(error, arguments)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -193,9 +193,11 @@ def _refused(error: OSError) -> OrchError:
     return OrchError(f"{what}{error.strerror or _first_line(error)}", code="E005", hint="make room, or allow it")
 
 
-def _misused(error: typer.TyperException) -> tuple[int, object]:
+def _misused(error: typer.TyperException, arguments: Sequence[str]) -> tuple[int, object]:
     context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "orch"
+    # The parser itself does not say whose option lacks its argument.
+    own = f"orch {arguments[0]}" if arguments[0] in command_names() else "orch"
+    path = context.command_path if context is not None else own
     message = error.format_message()
     message = message[:1].lower() + message[1:].rstrip(".").replace(". Did you mean", "; did you mean")
     message = re.sub(r" \(Possible options: (--[\w-]+).*\)$", r"; did you mean \1?", message)

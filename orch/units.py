@@ -128,6 +128,11 @@ def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
     return f"{number:.3g} {unit}" if abs(number) < 999.5 else f"{number:.0f} {unit}"
 
 
+def format_count(number: int, what: str) -> str:
+    """Return a count for people: `1 worker`, `4 workers`."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def format_seconds(value: float) -> str:
     """Return a time for people: `12.3 ms`."""
     return _scaled(value, [(1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")])

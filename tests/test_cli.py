@@ -143,6 +143,10 @@ def test_no_standard_output_at_all_is_no_fault(arguments: str) -> None:
     [
         (["lst"], "orch has no command 'lst'; did you mean list? [E001]"),
         (["list", "--jsn"], "orch list: no such option: --jsn; did you mean --json?; see orch list --help [E001]"),
+        (
+            ["plan", "quickstart", "--diff", "ddp"],
+            "orch plan: option '--diff' requires 2 arguments; see orch plan --help [E001]",
+        ),
         (["show"], "orch show: missing argument 'NAME'; see orch show --help [E001]"),
     ],
 )

@@ -22,6 +22,7 @@ from orch.units import (
     Quantity,
     Seconds,
     format_bytes,
+    format_count,
     format_seconds,
     parse_fraction,
 )
@@ -154,3 +155,7 @@ def test_quantities_for_people(text: str, shown: str) -> None:
 def test_what_is_shown_is_near_the_value(value: float) -> None:
     number, unit = format_seconds(value).split()
     assert float(number) * SECONDS.units[unit] == pytest.approx(value, rel=0.01)
+
+
+def test_one_of_a_thing_is_one() -> None:
+    assert [format_count(number, "worker") for number in (0, 1, 4)] == ["0 workers", "1 worker", "4 workers"]

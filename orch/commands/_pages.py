@@ -12,6 +12,7 @@ from orch import registry
 from orch.commands import _catalogue, _codes, _facts, _fields
 from orch.commands._output import table
 from orch.errors import OrchError, did_you_mean
+from orch.units import format_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,9 @@ def _technique_text(name: str) -> str:
     from orch.technique import ALL_FORMS
 
     place, technique = registry.techniques()[name], registry.technique(name)
-    exact = "exact (equal to plain S-SGD within rounding)" if technique.lossless else "lossy"
+    exact = (
+        "exact (equal to plain S-SGD in the same gradient_dtype, within rounding)" if technique.lossless else "lossy"
+    )
     lines = [
         _facts.prose(place),
         "",
@@ -99,9 +102,8 @@ def _cluster(name: str) -> Page:
         "workers": found.world_size,
         "about": _catalogue.about(path),
     }
-    return Page(
-        facts, lambda: _file_text(f"{name}: a cluster of {found.world_size} workers", path.read_text("utf-8"), path)
-    )
+    head = f"{name}: a cluster of {format_count(found.world_size, 'worker')}"
+    return Page(facts, lambda: _file_text(head, path.read_text("utf-8"), path))
 
 
 def _recipe(name: str) -> Page:

@@ -11,7 +11,7 @@ model: {{use: resnet-digits}}            # orch list models; orch show resnet-di
 data: digits8                          # orch list data
 train:
   batch_per_worker: 32
-  optimizer: {{sgd: {{lr: 0.1, momentum: 0.9}}}}
+  optimizer: {{sgd: {{lr: 0.1}}}}
 cluster: local-4                       # orch list clusters; cluster.nodes=2 works on the command line
 stacks:                                # orch list techniques
   ddp: [torch-ddp]

@@ -57,12 +57,14 @@ def _summary(recipe: Recipe) -> dict[str, object]:
 
 def _described(recipe: Recipe) -> str:
     from orch.commands._output import table
+    from orch.units import format_count
 
     rows = [
         [name, " + ".join(stack.techniques), "exact" if stack.lossless else "lossy", _remark(recipe, name)]
         for name, stack in recipe.stacks.items()
     ]
-    head = f"{recipe.path}: right; {recipe.name}, {recipe.cluster.world_size} workers, {len(rows)} stacks"
+    head = f"{recipe.path}: right; {recipe.name}, {format_count(recipe.cluster.world_size, 'worker')}, "
+    head += format_count(len(rows), "stack")
     return f"{head}\n\n{table(['stack', 'techniques', 'exact', ''], rows)}"
 
 

@@ -116,9 +116,11 @@ def _say_lines(lines: Sequence[str]) -> None:
 def _say_forecast(forecast: Forecast) -> None:
     from orch.commands._output import say, table
     from orch.experiment.draw import LEGEND, draw
-    from orch.units import format_bytes, format_seconds
+    from orch.units import format_bytes, format_count, format_seconds
 
-    say(f"{forecast.recipe} on {forecast.cluster.name}, {forecast.cluster.world_size} workers (simulated)")
+    say(
+        f"{forecast.recipe} on {forecast.cluster.name}, {format_count(forecast.cluster.world_size, 'worker')} (simulated)"
+    )
     say(
         f"if communication were free: {format_seconds(forecast.ceiling_s)} a step, "
         f"{forecast.ceiling_speedup:.2f}x over {forecast.baseline}; no exact schedule can beat that here\n"

@@ -107,8 +107,12 @@ def _draw(document: dict[str, Any]) -> None:
     from contextlib import suppress
 
     from orch.report.pictures import draw
+    from orch.units import format_count
 
     sys.stdout.flush()
     if document["run_dir"] is not None:
         with suppress(OSError, ValueError):
-            draw(Path(document["run_dir"]) / "figures", f"{document['experiment']}, {document['workers']} workers")
+            draw(
+                Path(document["run_dir"]) / "figures",
+                f"{document['experiment']}, {format_count(document['workers'], 'worker')}",
+            )

@@ -28,6 +28,7 @@ from orch.runtime import session
 from orch.runtime.session import Block, Progressed, StackJob
 from orch.track.steps import Step, Value
 from orch.track.tracker import RunLog
+from orch.units import format_count
 
 # Blocks of every stack between two rounds of measurements.
 MEASURE_EVERY = 2
@@ -49,7 +50,9 @@ class Execution:
     def all(self) -> Outcome:
         """Run every stack and return what was found. RunError names the stack and block that failed."""
         recipe = self._recipe
-        self._show.stage(f"{self._gang.size} workers ready ({self._gang.kind}); preparing model and data")
+        self._show.stage(
+            f"{format_count(self._gang.size, 'worker')} ready ({self._gang.kind}); preparing model and data"
+        )
         workers = self._gang.call(session.prepare, self._subjects[recipe.baseline.name])
         self._run.start()  # what is wrong with the user's model or data has been found: until here no run is kept for it
         self._show.stage("measuring layer times and links")

@@ -29,6 +29,7 @@ from orch.recipe import Recipe, load
 from orch.track.directory import Facts
 from orch.track.settings import runs_root
 from orch.track.tracker import RunLog, Tracker
+from orch.units import format_count
 
 if TYPE_CHECKING:
     from orch.experiment.execute import Execution
@@ -75,7 +76,8 @@ def invoke(asked: Invocation, show: Show) -> Document | None:
     try:
         with _tracker(asked).run(_facts(recipe, asked, on), recipe.resolved(), recipe.origins()) as run:
             path = run.path
-            show.stage(f"{recipe.name}: {len(recipe.stacks)} stacks on {recipe.cluster.world_size} workers, {on}")
+            stacks, workers = len(recipe.stacks), recipe.cluster.world_size
+            show.stage(f"{recipe.name}: {format_count(stacks, 'stack')} on {format_count(workers, 'worker')}, {on}")
             return _run(recipe, on, run, show)
     except BaseException:
         show.end()
@@ -148,6 +150,7 @@ def gang_settings(recipe: Recipe, on: str, log_dir: Path | None) -> dict[str, An
         "log_dir": log_dir,
         "per_node": per_node,
         "nodes": _nodes(recipe, on),
+        "labels": recipe.cluster.labels,
     }
 
 

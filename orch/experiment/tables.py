@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orch.units import format_bytes, format_seconds
+from orch.units import format_bytes, format_count, format_seconds
 
 WIDTH = 120
 _GAP = 2  # columns between cells
@@ -93,7 +93,7 @@ def _measured_notes(document: Mapping[str, Any]) -> list[str]:
     blocks, level, then = first["speedup"]["n"], first["speedup"]["level"], first["at_equal_time"]["seconds"]
     baseline, ceiling = document["baseline"], document["ceiling"]
     return [
-        f"{document['mode']} on {document['workers']} workers: medians of {blocks} blocks; gain over {baseline} is paired "
+        f"{document['mode']} on {format_count(document['workers'], 'worker')}: medians of {blocks} blocks; gain over {baseline} is paired "
         f"per block, its {100 * level:.0f} % interval",
         "holds for all stacks together; bytes are a worker's, a step; loss (training) and accuracy (held out) are those",
         f"after {format_seconds(then)} of each stack's own training",
@@ -107,7 +107,7 @@ def _measured_notes(document: Mapping[str, Any]) -> list[str]:
 def _simulated_notes(document: Mapping[str, Any]) -> list[str]:
     ceiling = document["ceiling"]
     return [
-        f"simulated for {document['workers']} workers, nothing was run; gain over {document['baseline']}; bytes are a "
+        f"simulated for {format_count(document['workers'], 'worker')}, nothing was run; gain over {document['baseline']}; bytes are a "
         "worker's, a step",
         f"if communication were free: {format_seconds(ceiling['step_time_s'])} a step, {ceiling['speedup']:.2f} times as "
         f"fast as {document['baseline']}; no exact schedule can beat that here",

@@ -49,7 +49,12 @@ def model(name: str, where: Position | None = None) -> Model:
     if family is None:
         hint = did_you_mean(name, names())
         message = f"model '{name}' is not known"
-        raise OrchError(message, code="E420", where=where, hint=f"{hint} (all: orch list models)".strip())
+        raise OrchError(
+            message,
+            code="E420",
+            where=where,
+            hint=f"{hint} (all: orch list models)" if hint else "all: orch list models",
+        )
     return next(found for found in _family(family) if found.name == name)
 
 

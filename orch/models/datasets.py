@@ -141,7 +141,9 @@ def dataset(name: str, where: Position | None = None) -> DataSet:
     if name not in DATA:
         hint = did_you_mean(name, DATA)
         message = f"data '{name}' is not known"
-        raise OrchError(message, code="E440", where=where, hint=f"{hint} (all: orch list data)".strip())
+        raise OrchError(
+            message, code="E440", where=where, hint=f"{hint} (all: orch list data)" if hint else "all: orch list data"
+        )
     return DATA[name]
 
 

@@ -16,24 +16,19 @@ from torch.optim import Optimizer
 from orch.errors import OrchError, did_you_mean
 
 Factory = Callable[[Sequence[Tensor]], Optimizer]
-KNOWN = {
-    "sgd": "torch.optim.SGD", "adam": "torch.optim.Adam", "adamw": "torch.optim.AdamW", "rmsprop": "torch.optim.RMSprop",
-    "adagrad": "torch.optim.Adagrad", "nadam": "torch.optim.NAdam", "radam": "torch.optim.RAdam",
-}  # fmt: skip
+KNOWN = {"sgd": "torch.optim.SGD", "adam": "torch.optim.Adam", "adamw": "torch.optim.AdamW"}
 
 
 def optimizer_factory(spec: Mapping[str, Any]) -> Factory:
-    """Return what makes the optimiser of `spec`: one entry `{sgd: {lr: 0.1}}`, or `{"python:pkg.mod:fn": {...}}` for
-    the user's own.
+    """Return what makes the optimiser of `spec`, one entry `{sgd: {lr: 0.1}}`: those that a recipe may name.
 
     Raises OrchError (E620) for an unknown name and for options the optimiser does not take.
     """
     if len(spec) != 1:
         raise OrchError(f"one optimiser is wanted, found {len(spec)}: {', '.join(spec) or 'none'}", code="E620")
     ((name, options),) = spec.items()
-    target = KNOWN.get(name) or (name.removeprefix("python:").replace(":", ".") if name.startswith("python:") else None)
-    if target is None:
-        hint = did_you_mean(name, KNOWN) or f"known are {', '.join(KNOWN)}, or python:PKG.MOD:FUNCTION"
+    if name not in KNOWN:
+        hint = did_you_mean(name, KNOWN) or f"known are {', '.join(KNOWN)}"
         raise OrchError(f"optimiser {name!r} is not known", code="E620", hint=hint)
 
     def make(parameters: Sequence[Tensor]) -> Optimizer:
@@ -41,13 +36,12 @@ def optimizer_factory(spec: Mapping[str, Any]) -> Factory:
         from hydra.utils import instantiate
 
         try:
-            built = instantiate({"_target_": target, "_partial_": True, **(options or {})})(parameters)
+            made = instantiate({"_target_": KNOWN[name], "_partial_": True, **(options or {})})(parameters)
         except (HydraException, TypeError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise OrchError(f"optimiser {name!r} cannot be made: {reason}", code="E620") from error
-        if not isinstance(built, Optimizer):
-            raise OrchError(f"{name!r} makes a {type(built).__name__}, not a torch optimiser", code="E620")
-        return built
+        optimizer: Optimizer = made
+        return optimizer
 
     return make
 

@@ -46,7 +46,7 @@ def test_every_model_is_described_profiled_and_its_builder_exists() -> None:
     [
         ({"use": "ResNet-50"}, "model 'ResNet-50' is not known; did you mean resnet50? (all: orch list models) [E420]"),
         ({"use": "gpt_2"}, "model 'gpt_2' is not known; did you mean gpt2? (all: orch list models) [E420]"),
-        ({"use": "qqq"}, "model 'qqq' is not known; (all: orch list models) [E420]"),
+        ({"use": "qqq"}, "model 'qqq' is not known; all: orch list models [E420]"),
         ({}, "model names nothing; give use, python or profile [E420]"),
         ({"use": "mlp", "arguments": {"width": 3}}, "unknown key 'model.width'; did you mean widths? [E423]"),
         ({"python": "nocolon"}, "'nocolon' names no function; write package.module:function [E424]"),
