@@ -93,8 +93,8 @@ def _measured_notes(document: Mapping[str, Any]) -> list[str]:
     blocks, level, then = first["speedup"]["n"], first["speedup"]["level"], first["at_equal_time"]["seconds"]
     baseline, ceiling = document["baseline"], document["ceiling"]
     return [
-        f"{document['mode']} on {format_count(document['workers'], 'worker')}: medians of {blocks} blocks; gain over {baseline} is paired "
-        f"per block, its {100 * level:.0f} % interval",
+        f"{document['mode']} on {format_count(document['workers'], 'worker')}: medians of {blocks} blocks; gain over {baseline} "
+        f"is paired per block, its {100 * level:.0f} % interval",
         "holds for all stacks together; bytes are a worker's, a step; loss (training) and accuracy (held out) are those",
         f"after {format_seconds(then)} of each stack's own training",
         # Both from the model: a measured step over a predicted one would be a gain, or a loss, of the prediction's error.
@@ -107,8 +107,8 @@ def _measured_notes(document: Mapping[str, Any]) -> list[str]:
 def _simulated_notes(document: Mapping[str, Any]) -> list[str]:
     ceiling = document["ceiling"]
     return [
-        f"simulated for {format_count(document['workers'], 'worker')}, nothing was run; gain over {document['baseline']}; bytes are a "
-        "worker's, a step",
+        f"simulated for {format_count(document['workers'], 'worker')}, nothing was run; gain over {document['baseline']}; "
+        "bytes are a worker's, a step",
         f"if communication were free: {format_seconds(ceiling['step_time_s'])} a step, {ceiling['speedup']:.2f} times as "
         f"fast as {document['baseline']}; no exact schedule can beat that here",
     ]
