@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import socket
 import struct
-import sys
 
 from orch.errors import OrchError, did_you_mean, quoted
 from orch.track import settings
@@ -50,6 +49,12 @@ def own_address(towards: str) -> str:
     return _way(_ELSEWHERE) or found or "127.0.0.1" if is_loopback(found) else found
 
 
+def chosen_address() -> str:
+    """Return the address on which other machines are to meet this one: of the interface that was asked for, if any was."""
+    names = settings.interface()
+    return address_of(names) if names else own_address(_ELSEWHERE[0])
+
+
 def is_loopback(address: str) -> bool:
     """Tell whether an address leads nowhere but here; an empty one does."""
     return not address or ipaddress.ip_address(address).is_loopback
@@ -62,8 +67,3 @@ def _way(target: tuple[str, int]) -> str:
         except OSError:
             return ""
         return str(probe.getsockname()[0])
-
-
-if __name__ == "__main__":  # what batch scripts ask for: the address of this machine that others are to meet it on
-    chosen = settings.interface()
-    sys.stdout.write(f"{address_of(chosen) if chosen else own_address(_ELSEWHERE[0])}\n")

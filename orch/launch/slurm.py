@@ -48,7 +48,7 @@ keep_log() {{
 }}
 trap keep_log EXIT
 
-address=$("$python" -m orch.gang.interfaces)  # of this node, the first: on $ORCH_INTERFACE if that is set
+address=$("$python" -m orch.launch.address)  # of this node, the first: on $ORCH_INTERFACE if that is set
 port=$((20000 + SLURM_JOB_ID % 20000))
 secret=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')
 """

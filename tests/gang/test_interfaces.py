@@ -36,3 +36,7 @@ def test_the_way_to_another_host_is_no_loopback_address_if_there_is_another(monk
     assert interfaces.own_address("node7") == "127.0.1.1"
     assert interfaces.own_address("nowhere") == "127.0.0.1"
     assert interfaces.is_loopback("")
+    monkeypatch.delenv("ORCH_INTERFACE", raising=False)
+    assert interfaces.chosen_address() == "127.0.0.1"
+    monkeypatch.setenv("ORCH_INTERFACE", "lo")
+    assert interfaces.chosen_address() == interfaces.addresses()["lo"]
