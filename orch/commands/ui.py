@@ -49,6 +49,8 @@ def command(
     note(f"http://{reachable(host)}:{chosen} will show {redact_text(store.uri)} in some ten seconds; Ctrl-C ends it")
     # Job runners serve only MLflow's agent features: seven processes of 200 MB that stay behind when the server ends.
     os.environ.update(indexer.QUIET, MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false")
+    # A remark to MLflow's authors, which MLflow's users can do nothing about.
+    os.environ.setdefault("PYTHONWARNINGS", "ignore:starlette.middleware.wsgi is deprecated")
     # MLflow takes this process over: signals reach it directly, and nothing is left to supervise.
     os.execv(sys.executable, server_arguments(store.uri, host, chosen))
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from itertools import takewhile
 from pathlib import Path
 
 import psutil
@@ -78,7 +79,11 @@ def test_the_server_answers_and_leaves_nothing_behind(orch, project: Path) -> No
     try:
         assert process.stderr is not None
         assert next(process.stderr).startswith(f"http://127.0.0.1:{port} will show sqlite:///")
-        next(line for line in process.stderr if "Uvicorn running on" in line)
+        lines = list(takewhile(lambda line: "Uvicorn running on" not in line, process.stderr))
+        assert not any("deprecated" in line for line in lines)
+        server = psutil.Process(process.pid)
+        found = [one for each in (server, *server.children(recursive=True)) for one in each.net_connections("inet")]
+        assert {one.laddr for one in found if one.status == psutil.CONN_LISTEN} == {("127.0.0.1", port)}
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}/", headers={"Host": f"{socket.gethostname()}:{port}"}
         )
