@@ -65,6 +65,11 @@ def command(
         raise OrchError(f"--plan-costs {plan_costs}: is no choice", code="E001", hint=hint)
     if paper is not None and every:
         raise OrchError("a paper and --all say different things", code="E001", hint="give one of them")
+    kept = html is not None or keep or runs is not None or badges
+    if kept and (explain is not None or (paper is None and not every)):
+        what = "--explain" if explain is not None else "the list of papers"
+        hint = "give a paper or --all, without --explain"
+        raise OrchError(f"{what} is no result to write or keep", code="E001", hint=hint)
     if explain is not None:
         if paper is None:
             raise OrchError(
@@ -80,8 +85,8 @@ def command(
         _say_badges(results)
     elif not as_json:
         _say(results)
-    kept = _kept(results, html, runs, asked=keep or runs is not None)
-    return document(results) | kept if as_json else None
+    places = _kept(results, html, runs, asked=keep or runs is not None)
+    return document(results) | places if as_json else None
 
 
 def _say_badges(results: list[PaperResult]) -> None:

@@ -195,7 +195,10 @@ def claim_rows(result: ClaimResult) -> list[list[str]]:
     """Return the rows of one claim: one a cell, or one that says why it has none."""
     if not result.cells:
         return [[result.claim.id, "", "", "", str(result.outcome or Evidence.FITTED), result.why]]
-    return [_row(result, cell) for cell in result.cells]
+    rows = [_row(result, cell) for cell in result.cells]
+    if result.claim.note:
+        rows[0][-1] += f"; {result.claim.note}"
+    return rows
 
 
 def _row(result: ClaimResult, cell: CellResult) -> list[str]:
@@ -210,8 +213,7 @@ def _row(result: ClaimResult, cell: CellResult) -> list[str]:
     )
     outcome = str(cell.verdict.outcome) if cell.verdict is not None else str(Evidence.FITTED)
     why = cell.verdict.why if cell.verdict is not None else cell.evidence_why
-    extra = [claim.note] if claim.note and cell.verdict is not None else []
-    extra += [f"mended: {number(cell.mended.median)}"] if cell.mended is not None else []
+    extra = [f"mended: {number(cell.mended.median)}"] if cell.mended is not None else []
     extra += [f"planned with the cluster's own costs: {cell.other_costs}"] if cell.other_costs else []
     return [name, published, ours, _absolute(cell.absolute), outcome, "; ".join([why, *extra])]
 

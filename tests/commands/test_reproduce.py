@@ -75,6 +75,14 @@ def test_a_lineage_leads_to_its_sources(orch: Orch, paper: str) -> None:
         (["tinny"], "there is no paper named 'tinny'; did you mean tiny? [E350]"),
         (["tiny", "--explain", "c3"], "tiny has no claim 'c3'; claims: c1, c2 [E352]"),
         (["--explain", "c1"], "--explain needs the paper of the claim; orch reproduce PAPER --explain CLAIM [E001]"),
+        (
+            ["--badges"],
+            "the list of papers is no result to write or keep; give a paper or --all, without --explain [E001]",
+        ),
+        (
+            ["tiny", "--explain", "c1", "--keep"],
+            "--explain is no result to write or keep; give a paper or --all, without --explain [E001]",
+        ),
         (["tiny", "--all"], "a paper and --all say different things; give one of them [E001]"),
         (["tiny", "--plan-costs", "papers"], "--plan-costs papers: is no choice; did you mean paper? [E001]"),
     ],
@@ -82,3 +90,22 @@ def test_a_lineage_leads_to_its_sources(orch: Orch, paper: str) -> None:
 def test_what_cannot_be_done_is_one_line(orch: Orch, paper: str, arguments: list[str], line: str) -> None:
     result = orch("reproduce", *arguments)
     assert (result.code, result.err.strip()) == (2, line)
+
+
+def test_a_page_and_a_run_are_written_when_asked_for(orch: Orch, paper: str, project: Path, monkeypatch) -> None:
+    from orch.track import indexer
+
+    monkeypatch.setattr(indexer, "available", lambda: False)
+    result = orch("reproduce", paper, "--html", "page.html", "--runs", "kept", "--json")
+    assert result.code == 0, result.err
+    assert (project / "page.html").read_text().startswith("<!doctype html>")
+    found = result.document
+    assert found["html"] == "page.html"  # type: ignore[index,call-overload]
+    assert (Path(found["run_dirs"]["tiny"]) / "report.html").exists()  # type: ignore[index,call-overload]
+    assert not (project / "runs").exists()
+
+
+def test_badges_are_the_table_alone(orch: Orch, paper: str) -> None:
+    assert orch("reproduce", paper, "--badges").out == (
+        "| paper | claims | judged (simulated) | outcome |\n|---|---|---|---|\n| tiny | 2 | 2 | 2 reproduced |\n"
+    )
