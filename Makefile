@@ -50,8 +50,8 @@ bench: $(STAMPS)/dev  ## every figure of benchmarks/RESULTS.md, again
 bench-accuracy: $(STAMPS)/dev  ## predicted and emulated step times over models, stacks and links (root; an hour)
 	@$(BIN)/python -m benchmarks.bench_accuracy $(ARGS)
 
-matrix: $(STAMPS)/dev  ## every technique with every other, in worlds 1, 2, 3, 5 and 8 (long)
-	@$(BIN)/python -m pytest -q tests/matrix $(ARGS)
+matrix: $(STAMPS)/dev  ## every technique with every other, in worlds 1 to 8; emulated clusters again and again (long)
+	@$(BIN)/python -m pytest -q --long tests/matrix $(ARGS)
 
 gpu: $(STAMPS)/dev  ## the tests that need an accelerator
 	@$(BIN)/python -m pytest -q -m gpu tests/gpu $(ARGS)

@@ -43,3 +43,16 @@ def browser() -> Iterator[Any]:
         yield driver
     finally:
         driver.quit()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let `make matrix` ask for what takes minutes."""
+    parser.addoption("--long", action="store_true", help="also run the tests marked long")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long tests out unless they are asked for."""
+    if not config.getoption("--long"):
+        left = [item for item in items if item.get_closest_marker("long")]
+        items[:] = [item for item in items if item not in left]
+        config.hook.pytest_deselected(items=left)

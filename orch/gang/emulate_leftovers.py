@@ -64,7 +64,7 @@ def parts(cluster: str) -> list[Leftover]:
 def remove(found: Iterable[Leftover]) -> list[Leftover]:
     """Remove what `leftovers` or `parts` found; return what could not be removed (all but processes needs root)."""
     found = list(found)
-    _kill([int(thing.name) for thing in found if thing.kind == "process"])
+    _kill_all({thing.cluster for thing in found if thing.kind == "process"})
     for thing in found:
         with contextlib.suppress(OSError):
             _remove(thing)
@@ -164,7 +164,9 @@ def _everything() -> list[Leftover]:
 
 
 def _is_ours(name: str) -> bool:
-    return bool(_CLUSTER.fullmatch(name)) and os.lstat(directory_of(name)).st_uid in (0, os.getuid())
+    path = directory_of(name)
+    known = _CLUSTER.fullmatch(name) and os.path.lexists(os.path.join(path, STATE))
+    return bool(known) and os.lstat(path).st_uid in (0, os.getuid())
 
 
 def _processes() -> list[tuple[str, int]]:
@@ -178,6 +180,16 @@ def _processes() -> list[tuple[str, int]]:
                 if variable.startswith(prefix) and _CLUSTER.fullmatch(tag := os.fsdecode(variable[len(prefix) :])):
                     found.append((tag, int(name)))
     return found
+
+
+def _kill_all(of: set[str]) -> None:
+    """Kill the processes of these clusters until there are none: some may start others while they are looked for."""
+    deadline = time.monotonic() + _KILL_FOR_S
+    while of and time.monotonic() < deadline:
+        found = [pid for cluster, pid in _processes() if cluster in of]
+        if not found:
+            return
+        _kill(found)
 
 
 def _kill(pids: Iterable[int]) -> None:

@@ -17,9 +17,9 @@ from orch.gang.worker import Failure
 
 HANG_AFTER_S = 7.0  # the window; with the time between looks a hang is named within 10 s
 _LOOK_EVERY_S = 0.5
-# After a first failure: its cause may be reported a moment later than its consequences (a lost connection), and once the
-# cause is known the others may still be on their way to where they wait.
-_GRACE_S = 1.5
+# After a first failure: its cause may be reported later than its consequences (a lost connection; Ray takes seconds to
+# notice a dead node), and once the cause is known the others may still be on their way to where they wait.
+_GRACE_S = 5.0
 _SETTLE_S = 0.75
 _READY_S = 180.0
 _TAIL_LINES = 10

@@ -169,7 +169,9 @@ def test_end_all_ends_the_warm_workers() -> None:
 
 @pytest.mark.parametrize("wanted", ["proceses", "loca", "ray:/x", "host:port", "", "host:0", "host:65536"])
 def test_an_unknown_way_is_refused(wanted: str) -> None:
-    with pytest.raises(OrchError, match=r"is no way to reach workers; .*allowed: inline, processes, local, torchrun"):
+    with pytest.raises(
+        OrchError, match=r"is no way to reach workers; .*allowed: inline, processes, local, emulate, torchrun"
+    ):
         make_gang(wanted, 2)
 
 
@@ -178,7 +180,7 @@ def test_a_recipe_names_the_same_ways() -> None:
     for address in ("host:6379", "[::1]:6379", "ray://host", "ray://host:10001"):
         assert TypeAdapter(schema.Reach).validate_python(address) == address
         assert refuse_or_note(address, 2) == ()
-    for wrong in ("slurm", "emulate", "host:0", "ray://host:65536", "local "):
+    for wrong in ("slurm", "emulated", "host:0", "ray://host:65536", "local "):
         with pytest.raises(ValidationError):
             TypeAdapter(schema.Reach).validate_python(wrong)
         with pytest.raises(OrchError):

@@ -148,7 +148,7 @@ def test_an_origin_tells_what_it_replaced(changed: Changed) -> None:
         (["uncertain={train.steps: {source: x}}"], "override 1: uncertain={train.steps: {source: x}}: uncertain.\"train.steps\" must hold exactly one of range, choices [E215]"),
         (["compute={step: 3s, throughput: 4}"], "override 1: compute={step: 3s, throughput: 4}: must hold exactly one of step, throughput [E215]"),
         (["tune=3"], "override 1: tune=3: tune (an equal tuning budget for every stack) cannot be used yet; remove it [E217]"),
-        (["on=locla"], "override 1: on=locla: must be inline, processes, local, torchrun, HOST:PORT or ray://HOST:PORT; it is 'locla'; did you mean local? [E215]"),
+        (["on=locla"], "override 1: on=locla: must be inline, processes, local, emulate, torchrun, HOST:PORT or ray://HOST:PORT; it is 'locla'; did you mean local? [E215]"),
         (["orch=2"], "override 1: orch=2: must be 1, the only version this orch reads; it is 2 [E215]"),
         (["modle.use=x"], "override 1: modle.use=x: unknown key 'modle'; did you mean model? [E210]"),
         (["model.python=a.b:c"], "override 1: model.python=a.b:c: model must hold exactly one of use, python, profile [E215]"),
