@@ -56,25 +56,12 @@ def command(
     as_json: Json = False,
 ) -> object:
     """Run a paper's experiments again in simulation, and judge its claims. Starts no worker."""
-    from orch.errors import OrchError, did_you_mean
     from orch.reproduce.document import document, reproduce_all
     from orch.reproduce.paper import find, load, papers
 
-    if plan_costs not in (None, "paper", "cluster"):
-        hint = did_you_mean(plan_costs, ("paper", "cluster")) or "paper or cluster"
-        raise OrchError(f"--plan-costs {plan_costs}: is no choice", code="E001", hint=hint)
-    if paper is not None and every:
-        raise OrchError("a paper and --all say different things", code="E001", hint="give one of them")
     kept = html is not None or keep or runs is not None or badges
-    if kept and (explain is not None or (paper is None and not every)):
-        what = "--explain" if explain is not None else "the list of papers"
-        hint = "give a paper or --all, without --explain"
-        raise OrchError(f"{what} is no result to write or keep", code="E001", hint=hint)
-    if explain is not None:
-        if paper is None:
-            raise OrchError(
-                "--explain needs the paper of the claim", code="E001", hint="orch reproduce PAPER --explain CLAIM"
-            )
+    _check(paper, every, explain, plan_costs, kept=kept)
+    if explain is not None and paper is not None:
         return _explain(load(find(paper)), explain, plan_costs, as_json)
     paths = [find(paper)] if paper is not None else list(papers().values())
     loaded = [load(path) for path in paths]
@@ -87,6 +74,25 @@ def command(
         _say(results)
     places = _kept(results, html, runs, asked=keep or runs is not None)
     return document(results) | places if as_json else None
+
+
+def _check(paper: str | None, every: bool, explain: str | None, plan_costs: str | None, *, kept: bool) -> None:
+    """Refuse options that do not go together."""
+    from orch.errors import OrchError, did_you_mean
+
+    message = hint = ""
+    if plan_costs not in (None, "paper", "cluster"):
+        message = f"--plan-costs {plan_costs}: is no choice"
+        hint = did_you_mean(str(plan_costs), ("paper", "cluster")) or "paper or cluster"
+    elif paper is not None and every:
+        message, hint = "a paper and --all say different things", "give one of them"
+    elif kept and (explain is not None or (paper is None and not every)):
+        what = "--explain" if explain is not None else "the list of papers"
+        message, hint = f"{what} is no result to write or keep", "give a paper or --all, without --explain"
+    elif explain is not None and paper is None:
+        message, hint = "--explain needs the paper of the claim", "orch reproduce PAPER --explain CLAIM"
+    if message:
+        raise OrchError(message, code="E001", hint=hint)
 
 
 def _say_badges(results: list[PaperResult]) -> None:
