@@ -53,6 +53,8 @@ def command(
         _say_lines(differences)
     else:
         _say_forecast(forecast)
+    if found.spec.uncertain:
+        _say_uncertain(list(found.spec.uncertain))
     if scales:
         _say_scales(scales)
     if trace is not None:
@@ -104,6 +106,12 @@ def _stack_document(forecast: Forecast, stack: StackForecast) -> dict[str, objec
         ],
         "tasks": sum(len(step) for step in stack.plan.steps),
     }
+
+
+def _say_uncertain(paths: Sequence[str]) -> None:
+    from orch.commands._output import say
+
+    say(f"\ntaken as the recipe states them, though it calls them uncertain: {', '.join(paths)}")
 
 
 def _say_lines(lines: Sequence[str]) -> None:

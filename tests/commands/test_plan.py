@@ -107,3 +107,10 @@ def test_links_that_nobody_described_are_refused_not_guessed(orch) -> None:
     assert done.err.count("\n") == 1
     assert "links.inter is not described" in done.err
     assert orch("plan", "resnet50-v100", "cluster.nodes=512", "--json").document["workers"] == 2048
+
+
+def test_uncertain_inputs_are_named(orch) -> None:
+    uncertain = "uncertain={train.batch_per_worker: {choices: [16, 32], source: nobody knows}}"
+    last = orch("plan", "mine", uncertain).out.splitlines()[-1]
+    assert last == "taken as the recipe states them, though it calls them uncertain: train.batch_per_worker"
+    assert "uncertain" not in orch("plan", "mine").out

@@ -24,6 +24,8 @@ LIGHT_COMMANDS = {
     "schema": ["show", "recipe", "--json-schema"],
     "show recipe": ["show", "recipe"],
     "show code": ["show", "E001"],
+    "papers": ["reproduce"],
+    "claim": ["reproduce", "mg-wfbp", "--explain", "mg9"],
 }
 # Whose business a library is. Everything else asks them, or imports it inside a function that needs it.
 OWNERS = {
