@@ -186,11 +186,8 @@ def _recorded(stack: StoredStack, length_s: float) -> Iterator[tuple[object, ...
         return
     processes = {e["pid"]: str(e["args"]["name"]) for e in events if e["name"] == "process_name"}
     lanes = {(e["pid"], e["tid"]): str(e["args"]["name"]) for e in events if e["name"] == "thread_name"}
-    mine = [
-        e
-        for e in events
-        if e["ph"] == "X" and processes.get(e["pid"], "").endswith("(measured)") and isinstance(e["ts"], int | float)
-    ]
+    recorded = {number for number, name in processes.items() if name.endswith(("(measured)", "(emulated)"))}
+    mine = [e for e in events if e["ph"] == "X" and e["pid"] in recorded and isinstance(e["ts"], int | float)]
     if not any(lanes[e["pid"], e["tid"]].startswith("net.") for e in mine):
         return
     begin = min((e["ts"] for e in mine if e["cat"] == "forward"), default=0.0)

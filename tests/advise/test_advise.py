@@ -17,18 +17,15 @@ from orch.track.tracker import Tracker
 
 @pytest.fixture(scope="module")
 def resnet():
-    return advise(load("resnet50-v100"))
+    recipe = load("resnet50-v100")
+    start = time.process_time()
+    found = advise(recipe)
+    assert time.process_time() - start < 5.0  # the whole of it takes seconds
+    return found
 
 
 def by_name(advice) -> dict[str, Advised]:
     return {one.name: one for one in advice.ranked}
-
-
-def test_the_whole_of_it_takes_seconds() -> None:
-    recipe = load("resnet50-v100")
-    start = time.process_time()
-    advise(recipe)
-    assert time.process_time() - start < 5.0
 
 
 def test_gains_are_those_that_plan_predicts(resnet) -> None:
@@ -67,7 +64,7 @@ def test_costs_stand_beside_gains(resnet) -> None:
     assert found["mg-wfbp"].extra_memory_bytes == pytest.approx(0, abs=2**16)
     assert not found["acp-sgd"].lossless
     assert all(one.fits for one in resnet.ranked)
-    small = advise(load("resnet50-v100", ["cluster.device.memory=1GiB"]))
+    small = advise(load("quickstart", ["cluster.device.memory=1MiB"]))
     assert {one.verdict for one in small.ranked} == {"does not fit into memory"}
     assert small.best is None
 

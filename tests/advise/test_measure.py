@@ -50,9 +50,9 @@ def test_the_first_stacks_are_run_beside_the_baseline(ran, tmp_path: Path) -> No
 
 
 def test_nothing_is_run_where_nothing_can_gain(ran) -> None:
-    advice = advise(load("resnet50-v100", ["cluster.device.memory=1GiB"]))
+    advice = advise(load("quickstart", ["cluster.device.memory=1MiB"]))
     with pytest.raises(OrchError, match="no stack is predicted to be faster") as refused:
-        confirm(advice, "resnet50-v100", [], 1, None, None, Quiet())
+        confirm(advice, "quickstart", [], 1, None, None, Quiet())
     assert refused.value.code == "E651" and ran == []
 
 
