@@ -73,7 +73,9 @@ class Execution:
             self._train(seed, self.outcome)
         self._show.end()
         # The machine has changed its speed since: what was measured between the blocks says how.
-        self.outcome = replace(self.outcome, forecast=repredict(forecast, recipe, self._measured.inputs()))
+        inputs = self._measured.inputs()
+        self._run.write(kept.FILE, kept.to_json(inputs))
+        self.outcome = replace(self.outcome, forecast=repredict(forecast, recipe, inputs))
         return self.outcome
 
     # -- training ---------------------------------------------------------------------------------------------------------

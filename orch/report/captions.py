@@ -115,7 +115,7 @@ def _pareto(about: Subject) -> str:
 def _prediction(about: Subject) -> str:
     error = about.run.results.get("median_prediction_error")
     said = f" Median error {100 * error:.0f} %." if isinstance(error, int | float) else ""
-    return f"The prediction was made before the first block, from what the warm-up measured.{said}"
+    return f"Predictions rest on links and layer times that the run measured beside its blocks, never on a block itself.{said}"
 
 
 def _standing(name: str, about: Subject) -> str:
@@ -140,7 +140,7 @@ def calibration(about: Subject) -> str:
     run = about.run
     if not run.simulated:
         taken = _started(run.facts, run.id)
-        return f"links and layer times measured in this run's warm-up, {_age(taken)} ago ({taken:%Y-%m-%d})"
+        return f"links and layer times measured in this run, {_age(taken)} ago ({taken:%Y-%m-%d})"
     cluster = about.cluster
     dates = [date(int(y), int(m), int(d)) for y, m, d in _DATE.findall(str(run.recipe.get("cluster")))]
     when = f"{_days(min(dates))} old" if dates else "the cluster file gives no date"

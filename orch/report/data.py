@@ -85,7 +85,7 @@ class Subject:
             if not self.run.simulated:
                 self.lacks.append("the run did not keep its inputs: other clusters are simulated from the cluster file")
             return described(self.recipe)
-        except (OrchError, KeyError, TypeError, ValueError):
+        except (OrchError, AttributeError, KeyError, TypeError, ValueError):
             self.lacks.append("its inputs cannot be read by this version, so nothing is simulated from them")
             return None
 
@@ -135,11 +135,11 @@ def speedup(about: Subject) -> Table:
     base = about.run.stack(about.run.baseline)
     times = {stack.name: stack for stack in about.run.stacks.values() if _has_time(stack)}
     rows: list[tuple[object, ...]] = []
-    predicted = _predicted_s(base)
+    predicted = simulate(base.plan, about.cluster).step_time_s  # of the plans as kept: both ends by the same figures
     by_name = {pair.own.name: pair for pair in about.pairs()}
     for name, stack in times.items():
         ceiling = simulate(stack.plan, free).step_time_s
-        limit = predicted / ceiling if predicted and ceiling > 0 else None
+        limit = predicted / ceiling if ceiling > 0 else None
         if name == base.name:
             rows.append((name, about.run.mode, 1.0, None, None, None, len(stack.block_times_s), limit, stack.lossless))
             continue
@@ -299,11 +299,6 @@ def prediction(about: Subject) -> Table:
         for name in ordered([*parts, *stack.breakdown_s]) if stack.breakdown_s else ():
             rows.append((stack.name, name, stack.breakdown_s.get(name, 0.0), parts.get(name, 0.0)))
     return Table(("stack", "what", "measured_s", "predicted_s"), tuple(rows))
-
-
-def _predicted_s(stack: StoredStack) -> float | None:
-    found = stack.result.get("predicted_step_time_s")
-    return None if found is None else float(found)
 
 
 def _has_time(stack: StoredStack) -> bool:

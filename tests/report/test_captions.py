@@ -16,7 +16,7 @@ def test_each_names_mode_n_and_calibration(measured, tmp_path: Path) -> None:
         said = caption(name, about)
         assert f"Mode: {mode.get(name, 'measured')}." in said
         assert ("n = 4 blocks of 1 seed." in said) == (name != "regime")
-        assert "measured in this run's warm-up, less than a minute ago" in said
+        assert "measured in this run, less than a minute ago" in said
         assert ("Interval: none." in said) == (name != "speedup")
         assert name in TITLES
 
