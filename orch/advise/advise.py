@@ -26,7 +26,7 @@ from orch.stack import untested_pairs
 from orch.track import directory
 
 VARIED = 3  # exact and lossy stacks each, whose knobs are tried
-SHOWN = 10
+SHOWN = 5  # exact and lossy stacks each, besides the recipe's own
 FASTER = 10.0
 SIZES = (8, 64, 512)
 FLOOR = 0.02  # the least error of a predicted gain: what a model of costs leaves out is worth about as much (our guess)
@@ -206,7 +206,7 @@ def _inputs_for(inputs: Inputs, recipe: Recipe, found: Sequence[Candidate]) -> I
 
 
 def _chosen(tried: Mapping[str, Trial], baseline: str) -> list[Trial]:
-    """Return the baseline, the user's own stacks, and the fastest others, each once: with moved knobs only where they are
+    """Return the baseline, the user's own stacks, and the fastest others of either kind, each once: with moved knobs only where they are
     worth it.
     """
     ranked = sorted(tried.values(), key=lambda one: one[2])
@@ -224,7 +224,8 @@ def _chosen(tried: Mapping[str, Trial], baseline: str) -> list[Trial]:
             seen.add(key)
             others += [] if candidate.own else [one]
     mine.sort(key=lambda one: one[0].name != baseline)
-    return [*mine, *others[:SHOWN]]
+    exact, lossy = ([one for one in others if one[0].stack.lossless is kind] for kind in (True, False))
+    return [*mine, *exact[:SHOWN], *lossy[:SHOWN]]
 
 
 def _techniques(candidate: Candidate) -> tuple[str, ...]:

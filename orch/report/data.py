@@ -223,6 +223,8 @@ def scaling(about: Subject) -> Table:
         for stack in run.stacks.values() if not run.simulated else ():
             if _has_time(stack) and stack.name in about.run.stacks:
                 rows.append(row(stack.name, run.mode, run.workers, stack.step_time_s))
+    if len({found[2] for found in rows}) < 2:
+        rows.clear()  # one size is no curve
     return Table(("stack", "mode", "workers", "step_time_s", "samples_per_s", "efficiency"), tuple(rows))
 
 

@@ -75,7 +75,7 @@ def regime(figure: Any, rows: Rows, tables: Tables, title: str) -> None:
     times: dict[tuple[int, float], dict[str, float]] = {}
     for row in rows:
         times.setdefault((int(row["workers"]), float(row["factor"])), {})[row["stack"]] = float(row["step_time_s"])
-    figure.set_size_inches(2.4 + 0.72 * len(sizes), 1.9 + 0.4 * len(factors))
+    figure.set_size_inches(max(5.4, 2.4 + 0.72 * len(sizes)), 1.9 + 0.4 * len(factors))
     axes = figure.subplots()
     shades = colours(stacks)
     winners = [

@@ -67,7 +67,7 @@ def bytes_unit(most: float) -> tuple[float, str]:
 
 def bits(bit_per_s: float) -> str:
     """Return a bandwidth as text."""
-    for scale, unit in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
+    for scale, unit in ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
         if bit_per_s >= scale:
             return f"{bit_per_s / scale:.3g} {unit}"
     return f"{bit_per_s:.3g} bit/s"

@@ -70,6 +70,13 @@ def test_scaling_joins_what_was_measured_elsewhere(measured, tmp_path: Path) -> 
     assert (one["mode"], one["efficiency"]) == ("simulated", 1.0)
 
 
+def test_one_size_is_no_curve(simulated, tmp_path: Path, monkeypatch) -> None:
+    about = data.subject(tmp_path / "runs", simulated())
+    monkeypatch.setattr(data, "explore", lambda *_: [data.Cell(2, 1.0, "plain", 0.1)])
+    assert data.scaling(about).rows == ()
+    assert len(data.regime(about).rows) == 1
+
+
 def test_quality_over_time_and_over_bytes(about: Subject) -> None:
     rows = [row for row in data.target(about).dicts() if row["stack"] == "small"]
     assert [row["steps"] for row in rows] == list(range(1, 9))

@@ -17,7 +17,7 @@ def test_an_axis_of_time_has_readable_numbers(seconds: float, unit: str) -> None
 def test_bytes_and_bits() -> None:
     assert style.bytes_unit(5 * 2**20)[1] == "MiB"
     assert style.bytes_unit(100)[1] == "B"
-    assert [style.bits(value) for value in (1e10, 2.5e8, 3e3, 5.0)] == [
+    assert [style.bits(value) for value in (1.27e12, 1e10, 2.5e8, 3e3, 5.0)] == [
         "10 Gbit/s",
         "250 Mbit/s",
         "3 kbit/s",
