@@ -206,8 +206,8 @@ def _inputs_for(inputs: Inputs, recipe: Recipe, found: Sequence[Candidate]) -> I
 
 
 def _chosen(tried: Mapping[str, Trial], baseline: str) -> list[Trial]:
-    """Return the baseline, the user's own stacks, and the fastest others of either kind, each once: with moved knobs only where they are
-    worth it.
+    """Return the baseline, the user's own stacks, and the fastest others of either kind, each once: with moved knobs
+    only where they are worth it.
     """
     ranked = sorted(tried.values(), key=lambda one: one[2])
     mine = [one for one in ranked if one[0].own]

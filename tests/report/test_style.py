@@ -18,6 +18,7 @@ def test_bytes_and_bits() -> None:
     assert style.bytes_unit(5 * 2**20)[1] == "MiB"
     assert style.bytes_unit(100)[1] == "B"
     assert [style.bits(value) for value in (1.27e12, 1e10, 2.5e8, 3e3, 5.0)] == [
+        "1.27 Tbit/s",
         "10 Gbit/s",
         "250 Mbit/s",
         "3 kbit/s",
