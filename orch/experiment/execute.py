@@ -30,8 +30,8 @@ from orch.track.steps import Step, Value
 from orch.track.tracker import RunLog
 from orch.units import format_count
 
-# Blocks of every stack between two rounds of measurements.
-MEASURE_EVERY = 2
+# Rounds of measurements between the blocks, spread evenly.
+ROUNDS = 4
 
 
 class Execution:
@@ -91,7 +91,7 @@ class Execution:
         for name in recipe.stacks:
             self._block(results[name], None, measure.warmup, forecast)
         for number, order in enumerate(block_orders(list(recipe.stacks), measure.blocks, seed)):
-            if number % MEASURE_EVERY == MEASURE_EVERY - 1:
+            if number * ROUNDS // measure.blocks != (number - 1) * ROUNDS // measure.blocks:
                 self._measured.round()
             for name in order:
                 self._block(results[name], number, measure.steps, forecast)

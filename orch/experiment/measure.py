@@ -1,7 +1,7 @@
 """What a run's predictions rest on: layer times, the runtime's own work and links, measured by the gang that trains.
 
-A shared machine's speed changes within seconds, so a round is made before the blocks and again between them; figures are
-means and medians over rounds.
+A shared machine's speed changes within seconds, so a round is made before the blocks, to plan from, and others between
+them; figures are means and medians over the latter.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import mean, median
+from typing import TypeVar
 
 from orch.cluster import Cluster, Curve, Overhead
 from orch.experiment.predict import Inputs
@@ -25,6 +26,7 @@ from orch.runtime.session import Subject
 from orch.workload import data_parallel, without_peers
 
 SOURCE = "measured in this run"
+Round = TypeVar("Round")
 # Seconds of a round's links, and of one turn of the engine's own work; all of it no more than this share of the training.
 FIRST_S, AGAIN_S, PACE_S, SHARE = 4.0, 1.5, 0.12, 0.25
 PACE_ROUNDS = 4
@@ -45,15 +47,18 @@ class Measurements:
         self._links: list[LinkTimes] = []
         self._overheads: list[Overhead] = []
         self._operations: dict[str, Curve] = {}
+        # Ranks that share a core.
+        self._crowd = 1.0
 
     def round(self, most_bytes: int = 0, budget_s: float = 0.0, longest_s: float = LONGEST_S) -> None:
         """Measure everything once; the first time longer. Links: with messages of up to `most_bytes` (0: what the model
         can need) for `budget_s` seconds (0: what a run can afford), but none that would take longer than `longest_s`.
         """
-        first = not self._links
+        first = not self._seen[self._keys[self._recipe.baseline.name]]
+        self._crowd = _crowd(self._gang.call(warmup.where)) if first else self._crowd
         seed = self._recipe.seeds[0]
         for key, subject in self._subjects.items():
-            self._seen[key].append(merge(self._gang.call(warmup.watch, subject, seed)))
+            self._seen[key].append(merge(self._gang.call(warmup.watch, subject, seed), self._crowd))
         if self._gang.size > 1:
             seen = self._seen[self._keys[self._recipe.baseline.name]][-1]
             worth = min(1.0, SHARE * seen.step_s * self._recipe.measure.total * len(self._keys) / FIRST_S)
@@ -91,7 +96,7 @@ class Measurements:
 
     def inputs(self) -> Inputs:
         """Return what predictions compute with, from all rounds so far."""
-        merged = {key: _over_rounds(seen) for key, seen in self._seen.items()}
+        merged = {key: _over_rounds(_settled(seen)) for key, seen in self._seen.items()}
         # Watching shows the parts of a mixture, not that they are one.
         mixtures = self._recipe.model.mixtures
         profiles = {name: replace(merged[key].profile, mixtures=mixtures) for name, key in self._keys.items()}
@@ -102,7 +107,7 @@ class Measurements:
         cluster = self._recipe.cluster
         if not self._links:
             return cluster
-        times = merge_links(self._links)
+        times = merge_links(_settled(self._links))
         link = times.link(cluster.world, SOURCE)
         cluster = cluster.with_links(inter=link) if cluster.nodes > 1 else cluster.with_links(intra=link)
         overhead = Overhead(
@@ -121,7 +126,7 @@ class Measurements:
         plans: list[Plan | None] = [None, without_peers(silent), without_peers(sends)]
         steps = max(FEWEST_PACED, min(MOST_PACED, int(turn_s / seen.step_s)))
         ranks = self._gang.call(warmup.pace, subject, self._recipe.seeds[0], plans, PACE_ROUNDS, steps)
-        bare, engine, sending = ([mean(rank[place]) for rank in ranks] for place in range(3))
+        bare, engine, sending = ([self._crowd * median(rank[place]) for rank in ranks] for place in range(3))
         number = sum(isinstance(task.op, Collective) for task in sends.steps[0])
         return Overhead(_difference(engine, bare), _difference(sending, engine) / max(1, number), SOURCE)
 
@@ -133,6 +138,21 @@ def subject_of(recipe: Recipe, stack: str) -> Subject:
     optimizer = {train.optimizer.name: train.optimizer.settings}
     rate = Schedule(train.learning_rate.shape, train.learning_rate.warmup, recipe.training_steps(stack))
     return Subject(recipe.model, recipe.data, recipe.batch_per_worker(stack), optimizer, train.precision, rate)
+
+
+def _crowd(places: Sequence[tuple[str, float]]) -> float:
+    """Return how many ranks' threads share a core on the fullest machine, at least 1."""
+    shares: dict[str, float] = {}
+    for host, cores in places:
+        shares[host] = shares.get(host, 0.0) + cores
+    return max(1.0, *shares.values())
+
+
+def _settled(rounds: list[Round]) -> list[Round]:
+    """Return the rounds between the blocks, where there are any: before them the machine is still busy with what starts
+    a run.
+    """
+    return rounds[1:] or rounds
 
 
 def _over_rounds(seen: Sequence[Observation]) -> Observation:

@@ -141,11 +141,17 @@ class _Meter:
         single = median(self._queue(launch, 1) for _ in range(singles))
         queued = single if long else median(self._queue(launch, queue) for _ in range(rounds))
         result = {QUEUED: queued, SINGLE: single}
-        beside = [self._beside(launch, queue) for _ in range(rounds)]
+        alone = [self._beside(launch, 1)]
+        beside_s = max(first_s, self.agreed(alone[0][0]))
+        slow = beside_s > LONG_S
+        more = 0 if long else 1 if slow else max(FEWEST_ROUNDS, min(ROUNDS, int(budget_s / 8 / beside_s)))
+        alone += [self._beside(launch, 1) for _ in range(more)]
+        queue = max(SHORTEST_QUEUE, min(LONGEST_QUEUE, int(budget_s / 4 / beside_s)))
+        rounds = 0 if slow else max(FEWEST_ROUNDS, min(ROUNDS, int(budget_s / 4 / (queue * beside_s))))
+        beside = [self._beside(launch, queue) for _ in range(rounds)] or alone
+        result[BESIDE_SINGLE] = median(time for time, _ in alone)
         result[BESIDE] = median(time for time, _ in beside)
         result[STOLEN] = max(0.0, mean(stolen for _, stolen in beside))
-        more = 0 if long else max(FEWEST_ROUNDS, singles // 2)
-        result[BESIDE_SINGLE] = median([self._beside(launch, 1)[0] for _ in range(more)] or [result[BESIDE]])
         return result
 
     def wait_s(self, launch: Launch, budget_s: float) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 import torch
@@ -29,7 +29,8 @@ LossOf = Callable[[Callable[..., Any]], torch.Tensor]
 class Observation:
     """What a few steps showed, for the whole batch of this worker.
 
-    `step_s` is a step without any stamping, the mean of several in a row; the profile and `update_s` add up to it.
+    `step_s` is a step without any stamping, the mean of several in a row; the profile and `update_s` add up to it. In
+    `ran_s` of it this rank's thread really ran: on shared cores the rest is other ranks' turn.
     `steady` tells whether gradients became ready in the same order in every step. `passes` are the stamps that shared
     it out.
     """
@@ -39,6 +40,7 @@ class Observation:
     step_s: float
     steady: bool
     passes: tuple[Pass, ...] = field(default=(), repr=False)
+    ran_s: float = 0.0
 
 
 @dataclass
@@ -85,13 +87,14 @@ def observe(
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     update = optimizer(trained)
     passes: list[Pass] = []
-    paced_s = 0.0
+    paced_s = ran_s = 0.0
     for number in range(warmup + steps + paced):
         stamping = number < warmup + steps
         if number == warmup:
             meet()
         if stamping:
             watcher.attach()
+        own = thread_time()
         begin = watcher.now.begun = perf_counter()
         loss = loss_of(model)
         watcher.now.backward = perf_counter()
@@ -106,8 +109,10 @@ def observe(
             passes += [seen.from_start()] if number >= warmup else []
         else:
             paced_s += perf_counter() - begin
+            ran_s += thread_time() - own
     steady = all(list(seen.ready) == list(passes[0].ready) for seen in passes)
-    return _observation(_profile(name, model, owners, passes), passes, paced_s / paced, steady)
+    seen_s = _observation(_profile(name, model, owners, passes), passes, paced_s / paced, steady)
+    return replace(seen_s, ran_s=ran_s / paced)
 
 
 def _observation(profile: Profile, passes: Sequence[Pass], step_s: float, steady: bool) -> Observation:
@@ -223,11 +228,15 @@ def _between(seen: Pass, begin: str | None, end: str | None) -> float:
     return (seen.ended if end is None else seen.ready.get(end, seen.ended)) - start
 
 
-def merge(seen: Sequence[Observation]) -> Observation:
+def merge(seen: Sequence[Observation], crowd: float = 1.0) -> Observation:
     """Return one observation of a gang, from those of its ranks: as long as the slowest rank's step, which a synchronous
     step waits for, and shared out as all ranks' stamps say.
+
+    `crowd` ranks share a core. Where they do, a step is as long as all of them run: what else a few steps of a clock
+    see there is whose turn it happened to be.
     """
     passes = [one for other in seen for one in other.passes]
-    return _observation(
-        seen[0].profile, passes, max(other.step_s for other in seen), all(other.steady for other in seen)
-    )
+    ran_s = max(other.ran_s for other in seen)
+    step_s = crowd * ran_s if crowd > 1.0 and ran_s > 0.0 else max(other.step_s for other in seen)
+    together = _observation(seen[0].profile, passes, step_s, all(other.steady for other in seen))
+    return replace(together, ran_s=ran_s)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import gc
 import math
+import os
+import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,6 +41,12 @@ WARM_STEPS = 2
 Paces = tuple[tuple[float, ...], ...]
 
 
+def where(worker: Place) -> tuple[str, float]:
+    """Return this rank's machine, and the share of its cores that the rank's threads can fill; 0 on a GPU."""
+    cores = 0.0 if worker.device.startswith("cuda") else worker.threads / (os.cpu_count() or 1)
+    return platform.node(), cores
+
+
 def watch(worker: Place, subject: Subject, seed: int, steps: int = 8) -> Observation:
     """Observe the model train alone on this rank; all ranks are called at once, so that contention is in the figures."""
     loaded = load_data(subject)
@@ -61,9 +69,11 @@ def watch(worker: Place, subject: Subject, seed: int, steps: int = 8) -> Observa
 
 
 def pace(worker: Place, subject: Subject, seed: int, plans: Sequence[Plan | None], rounds: int, steps: int) -> Paces:
-    """Return the seconds of a step under each of `plans`, which are plans for one rank: nobody is sent anything. None:
-    the model alone, without an engine. Rounds of `steps` steps of each, by turns; all ranks are called at once.
+    """Return the seconds that this thread runs in a step under each of `plans`, which are plans for one rank: nobody is
+    sent anything. None: the model alone, without an engine. Rounds of `steps` steps of each, by turns; all ranks are
+    called at once. On a GPU, which the thread only feeds, the seconds of a clock.
     """
+    clock = time.perf_counter if worker.device.startswith("cuda") else time.thread_time
     loaded = load_data(subject)
     loss_of = loss_function(worker, subject, loaded)
     setup = Setup(optimizer_factory(subject.optimizer), seed=seed, schedule=subject.learning_rate, record_steps=4)
@@ -80,12 +90,12 @@ def pace(worker: Place, subject: Subject, seed: int, plans: Sequence[Plan | None
         for number in range(rounds + 1):
             meet(worker)
             for place, train in enumerate(trains):
-                begin = time.perf_counter()
+                begin = clock()
                 for _ in range(steps):
                     train(lambda forward: loss_of(forward, batch))
                 synchronise(worker)
                 if number:  # the first round warms up
-                    seconds[place].append((time.perf_counter() - begin) / steps)
+                    seconds[place].append((clock() - begin) / steps)
     return tuple(tuple(found) for found in seconds)
 
 

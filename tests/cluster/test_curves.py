@@ -79,3 +79,13 @@ def test_helpers_agree_on_floats_and_arrays(left, right):
     assert larger(np.array([left]), right)[0] == larger(left, right) == max(left, right)
     assert smaller(np.array([left]), right)[0] == smaller(left, right) == min(left, right)
     assert above_zero(np.array([left]))[0] == above_zero(left) == max(left, 0.0)
+
+
+def test_a_fitted_line_has_neither_start_up_nor_slope_below_zero():
+    assert Curve.fitted([(1.0, 3.0), (2.0, 5.0)]) == Curve(1.0, 2.0)
+    assert Curve.fitted([(1.0, 5.0), (2.0, 3.0)]) == Curve(4.0, 0.0)
+    falling = Curve.fitted([(1.0, 1.0), (2.0, 4.0)])
+    assert (falling.start_up_s, falling.per_byte_s) == pytest.approx((0.0, 5.0 / 3.0))
+    assert Curve.fitted([(0.0, 2.0)]) == Curve(2.0, 0.0)
+    with pytest.raises(ValueError, match="a line needs a point"):
+        Curve.fitted([])

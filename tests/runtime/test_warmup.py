@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -55,3 +56,9 @@ def test_what_a_technique_computes_is_timed_task_by_task(gang: Any, seen: Observ
     for found in gang.call(warmup.operations, SUBJECT, 0, without_peers(plan), 4):
         assert tasks <= found.keys()
         assert min(found.values()) > 0.0
+
+
+def test_every_rank_says_what_share_of_its_machine_it_fills(gang: Any) -> None:
+    (host, share), other = gang.call(warmup.where)
+    assert (host, share) == other
+    assert share == pytest.approx(1 / (os.cpu_count() or 1))

@@ -9,7 +9,7 @@ from orch.models.profile import Module, Profile, Tensor, reverse_ready_order
 from orch.plan import AllReduce, Backward, Forward, Update, check
 from orch.testing.small import cluster, profile
 from orch.testing.strategies import profiles
-from orch.workload import data_parallel, forward_reads
+from orch.workload import data_parallel, forward_reads, retimed, without_peers
 
 
 @settings(max_examples=40, deadline=None)
@@ -64,3 +64,17 @@ def test_a_tensor_without_gradient_is_neither_sent_nor_updated():
     assert plan.steps[0].of(Update)[0].op.parameters == ("l2.weight",)
     assert plan.steps[0].of(Update)[0].op.numel == 3
     assert len(plan.steps[0].of(AllReduce)) == 1
+
+
+def test_a_plan_takes_the_seconds_of_another_observation_and_stays_what_it_was():
+    old, new = (profile([(2,), (3,)], [1.0 * k, 2.0 * k], [0.5 * k, 0.25 * k]) for k in (1, 3))
+    plan = data_parallel(old, 2, 1, update_s=1.0)
+    assert retimed(plan, data_parallel(new, 2, 1, update_s=5.0)) == data_parallel(new, 2, 1, update_s=5.0)
+    assert retimed(plan, plan) == plan
+
+
+def test_without_peers_every_task_is_still_there():
+    plan = data_parallel(profile([(2,), (3,)], [1.0, 1.0]), 4, 1)
+    alone = check(without_peers(plan), finished=True)
+    assert alone.world_size == 1
+    assert alone.steps == plan.steps

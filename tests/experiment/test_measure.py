@@ -1,0 +1,41 @@
+"""What becomes of several rounds of measurements."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orch.experiment.measure import _crowd, _over_rounds, _settled
+from orch.runtime.observe import Observation, Pass, merge
+from orch.testing import small
+
+PROFILE = small.profile([(4,), (8,)], [1.0, 2.0], [0.5, 0.5])
+STAMPS = Pass({"l1": 0.0, "l2": 0.5}, {"l2.weight": 3.0, "l1.weight": 4.0}, 1.0, 4.0, 5.0)
+
+
+def seen(step_s: float) -> Observation:
+    return merge([Observation(PROFILE, 1.0, step_s, True, (STAMPS,))])
+
+
+def test_the_round_before_training_counts_only_where_there_is_no_other() -> None:
+    assert _settled([1]) == [1]
+    assert _settled([1, 2, 3]) == [2, 3]
+
+
+def test_rounds_are_as_long_as_they_were_on_average() -> None:
+    together = _over_rounds([seen(5.0), seen(5.0), seen(20.0)])
+    assert together.step_s == pytest.approx(10.0)
+    total = sum(module.forward_s + module.backward_s for module in together.profile.modules)
+    assert total + together.update_s == pytest.approx(10.0)
+    assert together.update_s == pytest.approx(2.0)
+    assert replace(together, passes=()) == replace(_over_rounds([seen(10.0)]), passes=())
+
+
+def test_ranks_that_share_a_core_take_as_long_as_all_of_them_run() -> None:
+    alone = Observation(PROFILE, 1.0, 9.0, True, (STAMPS,), ran_s=3.0)
+    assert merge([alone, replace(alone, ran_s=4.0)], crowd=2.0).step_s == pytest.approx(8.0)
+    assert merge([alone, alone], crowd=1.0).step_s == pytest.approx(9.0)
+    assert _crowd([("a", 0.5)] * 4) == 2.0
+    assert _crowd([("a", 0.5), ("b", 0.5)]) == 1.0
+    assert _crowd([("a", 0.0)]) == 1.0  # a device of its own
