@@ -55,7 +55,8 @@ class Measurements:
         can need) for `budget_s` seconds (0: what a run can afford), but none that would take longer than `longest_s`.
         """
         first = not self._seen[self._keys[self._recipe.baseline.name]]
-        self._crowd = _crowd(self._gang.call(warmup.where)) if first else self._crowd
+        if first and not self._recipe.cluster.uneven:  # a node that is held back does not run when it could
+            self._crowd = _crowd(self._gang.call(warmup.where))
         seed = self._recipe.seeds[0]
         for key, subject in self._subjects.items():
             self._seen[key].append(merge(self._gang.call(warmup.watch, subject, seed), self._crowd))

@@ -65,13 +65,16 @@ class LinkTimes:
 
 
 def merge(times: Sequence[LinkTimes]) -> LinkTimes:
-    """Return one figure of all ranks' (or rounds'): medians, but means of what compute loses, which ranks share."""
+    """Return one figure of all ranks' (or rounds'): medians, but means of what compute loses, which ranks share. Of the
+    sizes, those that every round could afford.
+    """
     first = times[0]
     seconds = {
         way: {
             name: {
                 size: (mean if way == STOLEN else median)([other.seconds[way][name][size] for other in times])
                 for size in found
+                if all(size in other.seconds[way][name] for other in times)
             }
             for name, found in named.items()
         }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -46,12 +48,16 @@ def test_a_cluster_costs_what_was_measured_in_each_way() -> None:
     assert (cluster.sharing.lanes, cluster.sharing.wait_s) == (2, 2e-3)
 
 
+def with_another_size(seconds):
+    return {way: {name: {**found, 16: 9.0} for name, found in named.items()} for way, named in seconds.items()}
+
+
 def test_rounds_and_ranks_meet_in_the_middle_but_share_what_compute_loses() -> None:
     rounds = [
         LinkTimes(2, {QUEUED: {"all-reduce": {8: time}}, STOLEN: {"all-reduce": {8: time}}}, wait_s=time, lanes=2)
         for time in (1.0, 2.0, 6.0)
     ]
-    together = merge(rounds)
+    together = merge([*rounds[:2], replace(rounds[2], seconds=with_another_size(rounds[2].seconds))])
     assert together.seconds == {QUEUED: {"all-reduce": {8: 2.0}}, STOLEN: {"all-reduce": {8: 3.0}}}
     assert (together.wait_s, together.lanes) == (3.0, 2)
 
