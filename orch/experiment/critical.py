@@ -16,7 +16,7 @@ def critical_path(timeline: Timeline, begin_s: float = 0.0) -> frozenset[Place]:
 
     A task starts when the last of what it waits for has ended: the task before it on its stream, or a predecessor of
     this step or of the last one. Following whichever ended last gives the chain; where two ended at once, the one on its
-    own stream. It stops where nothing of this rank ended just then: there it waited for another rank.
+    own stream. A gap in it is a wait for another rank, or for one that goes on later than its collective ended.
     """
     chain = _Chain(timeline)
     place = chain.last
@@ -50,15 +50,15 @@ class _Chain:
         return float(self._timeline.ends[place[0]][self._number(place)])
 
     def binding(self, place: Place) -> Place | None:
-        """Return what ended just before `place` began, of all that it waited for."""
-        iteration, start = place[0], self.start_s(place)
+        """Return what ended last, of all that `place` waited for; None for what waited for nothing."""
+        iteration = place[0]
         task = self._timeline.plan.steps[iteration % self._timeline.plan.period].tasks[self._number(place)]
         waited_for = [self._before[place]] if place in self._before else []
         waited_for += [(iteration, name) for name in task.after]
         waited_for += [(iteration - 1, name) for name in task.after_previous if iteration]
         ends = [(end, one) for one in waited_for if not math.isnan(end := self.end_s(one))]
-        near = _SLACK * max(1.0, start)
-        return next((one for end, one in ends if end >= start - near), None)
+        latest = max((end for end, _ in ends), default=0.0)
+        return next((one for end, one in ends if end >= latest - _SLACK * max(1.0, latest)), None)
 
     def _number(self, place: Place) -> int:
         return self._numbers[place[0] % self._timeline.plan.period][place[1]]

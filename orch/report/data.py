@@ -203,18 +203,17 @@ def _recorded(stack: StoredStack, length_s: float) -> Iterator[tuple[object, ...
 def scaling(about: Subject) -> Table:
     """Throughput of all workers by their number: simulated, and as measured in this run and its siblings."""
     rows: list[tuple[object, ...]] = []
-    alone = {cell.stack: cell.step_time_s for cell in about.cells if cell.workers == 1 and cell.factor == 1.0}
+    # A measured step is held against a measured one: over a simulated one it would show the prediction's error.
+    alone = {
+        (cell.stack, "simulated"): cell.step_time_s for cell in about.cells if cell.workers == 1 and cell.factor == 1.0
+    }
+    for run in (about.run, *about.siblings):
+        if run.workers == 1 and not run.simulated:
+            alone |= {(name, run.mode): one.step_time_s for name, one in run.stacks.items() if _has_time(one)}
 
     def row(stack: str, mode: str, workers: int, seconds: float) -> tuple[object, ...]:
-        batch = about.run.batch_per_worker(stack)
-        return (
-            stack,
-            mode,
-            workers,
-            seconds,
-            workers * batch / seconds,
-            alone[stack] / seconds if stack in alone else None,
-        )
+        batch, one = about.run.batch_per_worker(stack), alone.get((stack, mode))
+        return stack, mode, workers, seconds, workers * batch / seconds, None if one is None else one / seconds
 
     for cell in about.cells:
         if cell.factor == 1.0:

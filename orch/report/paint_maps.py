@@ -123,7 +123,7 @@ def _cell(axes: Any, at: tuple[int, int], found: Mapping[str, float], base: str,
 
 def _speed(rows: Sequence[Row], factor: float) -> str:
     known = next(row["bit_per_s"] for row in rows if float(row["factor"]) == factor)
-    return bits(float(known)) if known else f"{factor:g} times"
+    return bits(float(known)) if known else f"{factor:g}×"
 
 
 def _cells_legend(figure: Any, shades: Mapping[str, str], *, starred: bool) -> None:

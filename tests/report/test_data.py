@@ -66,6 +66,7 @@ def test_scaling_joins_what_was_measured_elsewhere(measured, tmp_path: Path) -> 
     plain = [row for row in rows if row["stack"] == "plain" and row["mode"] == "measured"]
     assert [row["workers"] for row in plain] == [2, 4]
     assert plain[0]["samples_per_s"] == pytest.approx(2 * 8 / plain[0]["step_time_s"])
+    assert [row["efficiency"] for row in plain] == [None, None]  # nobody measured one worker
     one = next(row for row in rows if row["workers"] == 1 and row["stack"] == "plain")
     assert (one["mode"], one["efficiency"]) == ("simulated", 1.0)
 
