@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orch.errors import OrchError
+from orch.errors import OrchError, Position
 from orch.plan.buffers import ITEM_SIZE, Buffer
 from orch.plan.operations import Aggregate, AllReduce, Backward, Collective, ReduceScatter, Update
 from orch.plan.plan import Plan, Step, Task
@@ -11,8 +11,8 @@ from orch.plan.plan import Plan, Step, Task
 class PlanError(OrchError):
     """A pass made a plan that breaks the specification. The message names the task and the rule."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, code="E500")
+    def __init__(self, message: str, *, code: str = "E500", where: Position | None = None, hint: str = "") -> None:
+        super().__init__(message, code=code, where=where, hint=hint)
 
 
 def check(plan: Plan, *, finished: bool = False) -> Plan:

@@ -9,8 +9,10 @@ least, in place of differential evolution: never worse than sending them at the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count as numbers
 from typing import Literal
 
 from orch.plan import COMPUTE, AllReduce, Buffer, Crossing, Plan, Segment, Step, Task, crossings, recut
@@ -170,7 +172,7 @@ class _Pass:
             sent += planned[-1]
         self._spread_rest(holes, planned, sizes, cost)
         for hole, size in zip(holes, planned, strict=True):
-            for piece in queue.take(size, self.config.smallest / 2):
+            for piece in queue.take(size, self.config.smallest / 2, partial(self._exists, before=hole.start)):
                 hole.pieces.append(piece.segment())
                 hole.after.update(dict.fromkeys(piece.send.after))
             hole.given_s = float(cost(sum(s.nbytes for s in hole.pieces))) if hole.pieces else 0.0
@@ -198,6 +200,9 @@ class _Pass:
             planned[best] += part
             rest -= part
 
+    def _exists(self, piece: _Piece, before: int) -> bool:
+        return self._ready(piece) < before
+
     def _ready(self, piece: _Piece) -> int:
         return max((self.place[name] for name in piece.send.after), default=-1)
 
@@ -215,8 +220,11 @@ class _Pass:
         last = holes[-1].start
         held: list[Task] = []
 
+        # Sends that stay (experts' own) keep their names.
+        free = (name for number in numbers() if (name := f"all_reduce.b{number}") not in self.place or name in moved)
+
         def carry(segments: Sequence[Segment], after: Sequence[str], like: Task) -> Task:
-            name = f"all_reduce.b{len(carriers)}"
+            name = next(free)
             buffer = Buffer(name, tuple(segments))
             carriers.append((name, buffer))
             return replace(like, name=name, op=AllReduce(buffer), after=tuple(after))
@@ -297,9 +305,13 @@ class _Queue:
             if segment.numel
         ]
 
-    def take(self, nbytes: float, slack: float = 0.0) -> Iterator[_Piece]:
-        """Yield pieces of `nbytes` together, the first in line first; none leaves less than `slack` of its gradient."""
-        while self.pieces and nbytes >= 1.0:
+    def take(
+        self, nbytes: float, slack: float = 0.0, may: Callable[[_Piece], bool] = lambda piece: True
+    ) -> Iterator[_Piece]:
+        """Yield pieces of `nbytes` together, the first in line first, while they `may` go; none leaves less than `slack`
+        of its gradient.
+        """
+        while self.pieces and nbytes >= 1.0 and may(self.pieces[0]):
             piece = self.pieces[0]
             if piece.nbytes <= nbytes + slack:
                 nbytes -= piece.nbytes

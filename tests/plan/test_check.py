@@ -1,5 +1,6 @@
 """Every rule of the specification, each broken once."""
 
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -88,3 +89,9 @@ def test_groups_and_roles_of_a_plan_are_known():
     halves = Group("halves", (range(1), range(1, 2)))
     plan = replace(of(BACK, replace(SEND, group="halves"), UPDATE), groups={**GOOD.groups, "halves": halves})
     assert check(plan).groups["halves"].block_of(1) == range(1, 2)
+
+
+def test_a_broken_rule_can_be_told_by_a_worker() -> None:
+    error = PlanError("task 'x' appears twice in one step")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again)) == (PlanError, str(error))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from random import Random
 from typing import Any
 
 import pytest
@@ -259,3 +260,38 @@ def test_other_tokens_than_planned_are_refused() -> None:
     with pytest.raises(RunError, match="mixture one has 5 positions, and its plan was made for 7"):
         engine.module(torch.zeros(1, 5, HIDDEN))
     engine.close()
+
+
+def drawn_cases(number: int, seed: int) -> list[Case]:
+    """Random experts, choices, capacities, tokens, routings, cuts, layouts and stacks."""
+    random = Random(seed)
+    cases = []
+    for _ in range(number):
+        experts = random.choice([2, 4, 6, 8])
+        spread_over = random.choice([r for r in (1, 2, 4) if experts % r == 0])
+        stack = random.choice(
+            [(), ("fsmoe",), ("fsmoe", "wfbp"), ("pipemoe", "dear"), ("naive-moe",), ("tutel", "mg-wfbp")]
+        )
+        knobs = {"fsmoe": {"smallest": f"{random.choice([4, 64, 1024])}B", "degree": random.choice([None, 1, 3, 5])}}
+        cases.append(
+            Case(
+                experts,
+                random.choice([1, 2]),
+                random.choice([None, None, 0.5, 1.0, 1.3]),
+                random.choice([1, 2, 3, 7, 13]),
+                random.choice(["learned", "first"]),
+                random.random() < 0.3,
+                random.choice([1, 2, 3, 5, 8]),
+                random.choice([1, 2, 3, 4, 8]),
+                spread=spread_over,
+                stack=stack,
+                knobs=knobs,
+            )
+        )
+    return cases
+
+
+def test_no_random_plan_waits_for_ever_or_computes_something_else() -> None:
+    cases = drawn_cases(12, seed=3)
+    for case, ranks in zip(cases, zip(*run(4, train_all, cases), strict=True), strict=True):
+        compare(case, list(ranks))

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from orch import registry
 from orch.plan import AllReduce, AllToAll, Backward, Expert, ExpertBackward, GatherRows, ScatterRows, Update, check
 from orch.simulate import simulate
+from orch.stack import apply, arrange
 from orch.testing import mixture, small
 from orch.workload import Layout, mixture_training
 from techniques.moe import fsmoe, naive_moe, pipemoe
@@ -162,3 +164,18 @@ def test_a_model_without_mixtures_is_left_alone() -> None:
     model = mixture.layers(0)
     plain = mixture_training(model, Layout(4), 1)
     assert fsmoe.rewrite(plain, small.context(model, mixture.cluster(4)), Config()) is plain
+
+
+@pytest.mark.parametrize("schedule", ["wfbp", "bucketed", "mg-wfbp", "dear", "acp-sgd"])
+@pytest.mark.parametrize("smallest", ["4B", "64B", "4KiB"])
+def test_sends_that_stay_keep_their_names_and_nothing_is_sent_before_it_exists(schedule: str, smallest: str) -> None:
+    model = mixture.layers(2, tokens=6, experts=4)
+    layout = Layout(4, 2)
+    where = mixture.cluster(4, alpha_s=1e-4, beta_s_per_byte=1e-6, rate_flops=1e7, all_reduce=(0.0, 1e-6))
+    plain = mixture_training(model, layout, 1)
+    members = [small.member(registry.technique(schedule)), small.member(fsmoe.technique, smallest=smallest)]
+    plan, _ = apply(plain, arrange(members, registry.technique), small.context(model.spread(2), where))
+    own = {task.name for task in plan.steps[0].of(AllReduce) if task.group == "replicas"}
+    assert schedule == "dear" or own
+    if schedule not in ("dear", "acp-sgd"):
+        covered(plan, model.spread(2))
