@@ -67,7 +67,8 @@ def try_shaping() -> Shaping:
     """Ask what emulation itself asks before it makes anything: for a rate, then for what some kernels lack."""
     refused = _refusal(Node())
     if refused is not None:
-        return Shaping((refused.message.removeprefix("--on emulate "), refused.hint))
+        fix = "run as root, or in a privileged container" if "needs root" in refused.message else refused.hint
+        return Shaping((refused.message.removeprefix("--on emulate "), fix))
     further = {"delay": [Node(delay_s=1e-3)], "loss": [Node(loss=0.01)], "speed": [Node(), Node(speed=0.5)]}
     return Shaping(None, tuple(name for name, nodes in further.items() if _refusal(*nodes) is not None))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,6 +42,8 @@ def test_the_port_of_the_browser_is_told_when_taken(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_lacks_of_emulation_are_those_it_would_refuse_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = emulate_net.refuse
+
     def refuse(nodes: Sequence[Node]) -> None:
         if any(node.delay_s or node.loss for node in nodes):
             raise OrchError("--on emulate cannot give a link delay: this kernel has no netem", code="E731")
@@ -58,6 +61,11 @@ def test_the_lacks_of_emulation_are_those_it_would_refuse_for(monkeypatch: pytes
         "needs iproute2; there is no tc; no --on emulate; apt-get install iproute2"
     )
     assert network.shaping(Shaping(None)).state is State.OK
+    monkeypatch.setattr(emulate_net, "refuse", real)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert network.try_shaping().missing == (
+        "makes network namespaces, which needs root; this is an ordinary user", "run as root, or in a privileged container",
+    )  # fmt: skip
 
 
 def test_trying_leaves_nothing_behind() -> None:
