@@ -61,7 +61,13 @@ def command(
 
 
 def _launch(
-    on: str, name: str, overrides: list[str], runs: Path | None, settings: list[str], print_only: bool, as_json: bool
+    on: str,
+    name: str | None,
+    overrides: list[str],
+    runs: Path | None,
+    settings: list[str],
+    print_only: bool,
+    as_json: bool,
 ) -> object:
     """Print or submit what starts this run elsewhere."""
     from orch.commands._output import say
@@ -70,6 +76,8 @@ def _launch(
     from orch.recipe import load
     from orch.track.settings import runs_root
 
+    if name is None:
+        raise OrchError("no recipe is named", code="E001", hint="orch run RECIPE --on slurm; orch list recipes")
     recipe = load(name, overrides)
     refuse(recipe)  # here and now, not when the job begins
     job = job_of(recipe, name, overrides, runs_root(runs), settings)
