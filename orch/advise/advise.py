@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -29,6 +30,7 @@ VARIED = 3  # exact and lossy stacks each, whose knobs are tried
 SHOWN = 5  # exact and lossy stacks each, besides the recipe's own
 FASTER = 10.0
 SIZES = (8, 64, 512)
+LOOKED_BACK = 20  # measured runs that are asked how wrong predictions were, the newest: reading one takes some 30 ms
 FLOOR = 0.02  # the least error of a predicted gain: what a model of costs leaves out is worth about as much (our guess)
 WORTH = 0.03  # of the step time that moved knobs must save to be shown
 ASKED_AGAIN = 4  # stacks whose gain is asked for on other clusters
@@ -296,14 +298,16 @@ def past_errors(root: Path, recipe: Recipe) -> list[float]:
     as a relative error, one a stack that is not the baseline.
     """
     found: list[float] = []
-    for run in map(StoredRun, directory.find_all(root)):
-        if run.simulated or run.recipe.get("model") != recipe.resolved().get("model"):
+    real = [run for run in map(StoredRun, directory.find_all(root)) if run.facts.get("mode") != "simulated"]
+    for run in real[-LOOKED_BACK:]:
+        if run.recipe.get("model") != recipe.resolved().get("model"):
             continue
         stacks: Mapping[str, Any] = run.results.get("stacks") or {}
         base = stacks.get(run.baseline)
         for name, one in stacks.items():
             if base is not None and name != run.baseline:
-                predicted = base["predicted_step_time_s"] / one["predicted_step_time_s"]
-                measured = base["step_time_s"]["median"] / one["step_time_s"]["median"]
-                found.append(math.expm1(abs(math.log(predicted / measured))))
+                with suppress(KeyError, TypeError, ValueError, ZeroDivisionError):  # of another version, or damaged
+                    predicted = base["predicted_step_time_s"] / one["predicted_step_time_s"]
+                    measured = base["step_time_s"]["median"] / one["step_time_s"]["median"]
+                    found.append(math.expm1(abs(math.log(predicted / measured))))
     return found

@@ -57,9 +57,12 @@ class Subject:
 
     @cached_property
     def comparison(self) -> Comparison | None:
-        """Every stack against the baseline; None for a run of one stack, or with nothing to compare."""
+        """Every stack that finished a block against the baseline; None where there are not two."""
         try:
-            return comparison([self.run], anyway=True)
+            base = self.run.stack(self.run.baseline)
+            return (
+                comparison([base, *filter(has_time, self.run.stacks.values())], anyway=True) if has_time(base) else None
+            )
         except OrchError as error:
             self.lacks.append(error.message)
             return None
@@ -108,7 +111,7 @@ class Subject:
     @cached_property
     def star(self) -> StoredStack:
         """The stack that is shown beside the baseline: the fastest other one."""
-        others = [stack for stack in self.run.stacks.values() if stack.name != self.run.baseline and _has_time(stack)]
+        others = [stack for stack in self.run.stacks.values() if stack.name != self.run.baseline and has_time(stack)]
         return min(others, key=lambda stack: stack.step_time_s, default=self.run.stack(self.run.baseline))
 
     def pairs(self) -> Iterator[Pair]:
@@ -133,7 +136,7 @@ def speedup(about: Subject) -> Table:
     """Gain of every stack over the baseline, with its interval or range, and what it could at most be."""
     free = about.cluster.communication_free()
     base = about.run.stack(about.run.baseline)
-    times = {stack.name: stack for stack in about.run.stacks.values() if _has_time(stack)}
+    times = {stack.name: stack for stack in about.run.stacks.values() if has_time(stack)}
     rows: list[tuple[object, ...]] = []
     predicted = simulate(base.plan, about.cluster).step_time_s  # of the plans as kept: both ends by the same figures
     by_name = {pair.own.name: pair for pair in about.pairs()}
@@ -143,7 +146,9 @@ def speedup(about: Subject) -> Table:
         if name == base.name:
             rows.append((name, about.run.mode, 1.0, None, None, None, len(stack.block_times_s), limit, stack.lossless))
             continue
-        pair = by_name[name]
+        pair = by_name.get(name)
+        if pair is None:
+            continue  # the baseline finished no block
         found = pair.speedup or pair.range
         low, high = (found.lo, found.hi) if found is not None else (None, None)
         told = pair.speedup.distinguishable if pair.speedup is not None else None
@@ -209,7 +214,7 @@ def scaling(about: Subject) -> Table:
     }
     for run in (about.run, *about.siblings):
         if run.workers == 1 and not run.simulated:
-            alone |= {(name, run.mode): one.step_time_s for name, one in run.stacks.items() if _has_time(one)}
+            alone |= {(name, run.mode): one.step_time_s for name, one in run.stacks.items() if has_time(one)}
 
     def row(stack: str, mode: str, workers: int, seconds: float) -> tuple[object, ...]:
         batch, one = about.run.batch_per_worker(stack), alone.get((stack, mode))
@@ -220,7 +225,7 @@ def scaling(about: Subject) -> Table:
             rows.append(row(cell.stack, "simulated", cell.workers, cell.step_time_s))
     for run in sorted((about.run, *about.siblings), key=lambda one: one.workers):
         for stack in run.stacks.values() if not run.simulated else ():
-            if _has_time(stack) and stack.name in about.run.stacks:
+            if has_time(stack) and stack.name in about.run.stacks:
                 rows.append(row(stack.name, run.mode, run.workers, stack.step_time_s))
     if len({found[2] for found in rows}) < 2:
         rows.clear()  # one size is no curve
@@ -276,7 +281,7 @@ def pareto(about: Subject) -> Table:
     points: list[tuple[str, float, float]] = []
     for stack in about.run.stacks.values():
         value = stack.result.get("wire_bytes_per_worker") if simulated else (stack.result.get("loss") or {}).get("last")
-        if value is not None and _has_time(stack):
+        if value is not None and has_time(stack):
             points.append((stack.name, stack.step_time_s, float(value)))
     rows = tuple((name, about.run.mode, x, cost, y, int(_undominated(x, y, points))) for name, x, y in points)
     return Table(("stack", "mode", "step_time_s", "cost", "value", "front"), rows)
@@ -293,7 +298,7 @@ def prediction(about: Subject) -> Table:
     rows: list[tuple[object, ...]] = []
     for stack in about.run.stacks.values() if not about.run.simulated else ():
         predicted = stack.result.get("predicted_step_time_s")
-        if predicted is None or not _has_time(stack):
+        if predicted is None or not has_time(stack):
             continue
         rows.append((stack.name, "step", stack.step_time_s, float(predicted)))
         parts: Mapping[str, float] = stack.result.get("predicted_breakdown_s") or {}
@@ -302,7 +307,8 @@ def prediction(about: Subject) -> Table:
     return Table(("stack", "what", "measured_s", "predicted_s"), tuple(rows))
 
 
-def _has_time(stack: StoredStack) -> bool:
+def has_time(stack: StoredStack) -> bool:
+    """Return whether there is a step time to show: a finished block, or a prediction."""
     return bool(stack.block_times_s) or (stack.run.simulated and bool(stack.result))
 
 

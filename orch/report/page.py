@@ -111,6 +111,8 @@ def answer(about: Subject) -> tuple[str, list[str]]:
         text = f"No stack is faster than {run.baseline}, as far as this run can tell"
     elif pairs:
         text = f"No stack is clearly faster than {run.baseline} here"
+    elif len(run.stacks) > 1:
+        text = "There is nothing to compare: fewer than two stacks finished a block"
     else:
         text = f"One stack, {run.baseline}: nothing to compare"
     open_ = [pair.own.name for pair in pairs if pair not in told]
@@ -123,7 +125,7 @@ def answer(about: Subject) -> tuple[str, list[str]]:
         also.append(
             f"ceiling: with communication free {ceiling['speedup']:.2f} times (predicted); no exact stack gains more"
         )
-    if run.results.get("complete") is False:
+    if not run.results.get("complete", run.results.get("stacks") is not None):
         also.insert(0, "the run did not finish: these are the blocks that all stacks have done")
     return text, also
 

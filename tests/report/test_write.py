@@ -36,6 +36,22 @@ def test_a_simulated_run_says_which_figures_it_cannot_have(simulated, tmp_path: 
     assert "nothing was trained" in written.absent["target"]
 
 
+@pytest.mark.parametrize("left", [("plain", "merged"), ("plain",), ()])
+def test_a_run_that_was_killed_is_reported_as_far_as_it_got(measured, tmp_path: Path, monkeypatch, left) -> None:
+    monkeypatch.setattr(data, "FACTORS", (1.0,))
+    run = measured()
+    (run.directory.path / "results.json").unlink()
+    for name in set(run.stacks) - set(left):
+        (run.stack(name).folder / "steps.seed0.csv").unlink()
+    about = data.subject(tmp_path / "runs", type(run)(run.directory))
+    written = write(about, tmp_path / "out", formats=["csv"])
+    assert written.page is not None
+    text = written.page.read_text("utf-8")
+    assert "the run did not finish: done; blocks done: plain" in text
+    assert ("times as fast as plain" in text) == (left == ("plain", "merged"))
+    assert ("fewer than two stacks finished a block" in text) == (len(left) < 2)
+
+
 def test_one_figure_in_one_format_needs_no_page(simulated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     about = data.subject(tmp_path / "runs", simulated())
