@@ -58,6 +58,11 @@ def gang() -> Iterator[WorkersGang]:
     assert becomes_true(lambda: not parts(cluster_of(made)))
 
 
+def best(gang: WorkersGang) -> float:
+    """Return the seconds of an all-reduce of 1 MB: of three, as the machine may be busy, but no link is ever too fast."""
+    return min(max(gang.call(functions.timed_all_reduce, 1_000_000)) for _ in range(3))
+
+
 def cluster_of(gang: WorkersGang) -> str:
     assert gang.shaping is not None
     return gang.shaping.cluster
@@ -71,10 +76,10 @@ def test_ranks_sit_on_their_nodes_meet_over_the_shaped_link_and_leave_nothing(ga
     assert homes[0] == homes[1] != homes[2] == homes[3]
     assert os.readlink("/proc/self/ns/net") not in homes
     # The first node receives at 25 MB/s and the second at 2.5: 2 * 3/4 of 1 MB pass each link, in each direction.
-    assert max(gang.call(functions.timed_all_reduce, 1_000_000)) == pytest.approx(0.6, rel=0.35)
+    assert best(gang) == pytest.approx(0.6, rel=0.35)
     assert gang.shaping is not None
     gang.shaping.set_rate(1, ingress=25e6)
-    assert max(gang.call(functions.timed_all_reduce, 1_000_000)) < 0.25
+    assert best(gang) < 0.25
     gang.shaping.kill(1)
     with pytest.raises(RunError, match=r"rank [23] of 4 died"):
         gang.call(functions.timed_all_reduce, 1000)
