@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from orch.commands._options import Json, Overrides, RecipeName
 
 if TYPE_CHECKING:
     from orch.experiment.predict import Forecast, StackForecast
+    from orch.recipe import Recipe
 
 PANEL = Panel.EXPERIMENT
 COLUMNS = """range: what the figures it rests on leave open; exposed: time beyond the same plan with communication free
@@ -46,6 +47,8 @@ def command(
         write_trace(trace, {name: stack.timeline for name, stack in forecast.stacks.items()})
     if as_json:
         document = _document(forecast)
+        if kept := _measured_cells(found):
+            document["cached"] = kept
         if scales:
             document["scales"] = {str(workers): _document(other) for workers, other in scales.items()}
         return document if differences is None else document | {"diff": differences}
@@ -53,6 +56,7 @@ def command(
         _say_lines(differences)
     else:
         _say_forecast(forecast)
+        _say_cells(_measured_cells(found))
     if found.spec.uncertain:
         _say_uncertain(list(found.spec.uncertain))
     if scales:
@@ -62,6 +66,32 @@ def command(
 
         say(f"\ntrace: {trace} (open it at ui.perfetto.dev)")
     return None
+
+
+def _measured_cells(recipe: Recipe) -> dict[str, Mapping[str, Any]]:
+    """Return the stacks that a sweep has measured exactly as they are, which it would not run again."""
+    from orch.track.settings import runs_root
+
+    root = runs_root()
+    if not (root / ".cells").is_dir():
+        return {}
+    from orch.experiment.outcome import mode_of
+    from orch.sweep.cells import cached
+
+    on = recipe.on or "local"
+    return cached(recipe, root, on, mode_of(on))
+
+
+def _say_cells(cells: Mapping[str, Mapping[str, Any]]) -> None:
+    from orch.commands._output import say
+    from orch.sweep.metrics import key
+    from orch.sweep.results import shown
+
+    if cells:
+        say("\nmeasured by a sweep, and not run again by one:")
+    for name, cell in cells.items():
+        told = ", ".join(f"{metric} {shown(key(metric), value)}" for metric, value in cell["values"].items())
+        say(f"  {name}: {told}")
 
 
 def _differences(forecast: Forecast, old: str, new: str) -> list[str]:

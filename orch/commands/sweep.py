@@ -36,6 +36,10 @@ def command(
         int | None, typer.Option(min=1, metavar="N", help="Trials of the whole study, over all its invocations.")
     ] = None,
     parallel: Annotated[int | None, typer.Option(min=1, metavar="K", help="Trials at the same time.")] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="WHERE", help="How to reach workers: local, processes, HOST:PORT or ray://HOST:PORT."),
+    ] = None,
     simulate: Annotated[bool, typer.Option("--simulate", help="Only simulate: hundreds of trials a second.")] = False,
     only: Annotated[
         Only | None, typer.Option(help="failed: run those again; missing: only finish what was begun.")
@@ -51,18 +55,19 @@ def command(
 ) -> object:
     """Search over settings: the same line again goes on where a study stopped, and runs nothing twice."""
     from orch.experiment.show import Terminal
-    from orch.sweep.invoke import Asked, sweep
+    from orch.sweep.doing import Asked
+    from orch.sweep.invoke import sweep
 
     asked = Asked(
-        recipe, tuple(overrides or ()), simulate=simulate, trials=trials, parallel=parallel,
+        recipe, tuple(overrides or ()), on=on, simulate=simulate, trials=trials, parallel=parallel,
         only=None if only is None else only.value, changed=None if changed is None else changed.value, runs=runs,
         track=not no_track,
     )  # fmt: skip
     document = sweep(asked, Terminal())
-    if as_json:
-        return document
-    _say(document)
-    return None
+    if not as_json:
+        _say(document)
+    _draw(document)
+    return document if as_json else None
 
 
 def _say(document: dict[str, Any]) -> None:
@@ -74,3 +79,16 @@ def _say(document: dict[str, Any]) -> None:
         say(table(headers, rows))
     for line in lines_of(document):
         say(line)
+
+
+def _draw(document: dict[str, Any]) -> None:
+    """Draw the figures after the results are shown: nobody waits for them, and a sweep does not fail by them."""
+    import sys
+    from contextlib import suppress
+
+    from orch.sweep.figures import draw
+
+    sys.stdout.flush()
+    if document["run_dir"] is not None:
+        with suppress(OSError, ValueError):
+            draw(Path(document["run_dir"]) / "figures", document["study"])

@@ -6,21 +6,23 @@ is what its predictions rest on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
+from orch.cluster import Cluster
 from orch.errors import OrchError, RunError
 from orch.experiment import inputs as kept
 from orch.experiment.breakdown import measured_breakdowns
 from orch.experiment.measure import Measurements, subject_of
 from orch.experiment.outcome import Outcome, Trained, mode_of
-from orch.experiment.predict import Forecast, predict, repredict
+from orch.experiment.predict import Forecast, Inputs, optimizer_kind, predict, repredict
 from orch.experiment.quality import block_time_s
 from orch.experiment.show import Show
 from orch.experiment.statistics import block_orders
 from orch.gang import Gang
+from orch.models.profile import Profile
 from orch.plan import to_json
 from orch.plan.timeline import Timeline
 from orch.recipe import Recipe
@@ -34,11 +36,40 @@ from orch.units import format_count
 ROUNDS = 4
 
 
-class Execution:
-    """The driver's side of one run. `outcome` is what has been found so far, None before training begins."""
+@dataclass
+class Known:
+    """What the first warm-up has measured, for short runs on workers of one kind: the cluster, and layer times a kind of
+    training. A run with it measures nothing again: its own figures stand, its predictions are those of the first.
+    """
 
-    def __init__(self, recipe: Recipe, gang: Gang, run: RunLog, show: Show) -> None:
+    cluster: Cluster | None = None
+    trained: dict[tuple[object, ...], tuple[Profile, float | None]] = field(default_factory=dict)
+
+
+AfterBlock = Callable[[Trained], None]
+
+
+class Execution:
+    """The driver's side of one run. `outcome` is what has been found so far, None before training begins.
+
+    `known` spares the warm-up what an earlier one has measured. `after_block` is called between two calls of the gang,
+    when no rank is in a step: what it raises ends the run with all ranks at the same boundary.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        gang: Gang,
+        run: RunLog,
+        show: Show,
+        known: Known | None = None,
+        after_block: AfterBlock | None = None,
+    ) -> None:
         self.outcome: Outcome | None = None
+        self.workers: list[dict[str, Any]] = []
+        self._known = known
+        self._after_block = after_block
+        self._loaded: list[tuple[str, int]] = []
         self._recipe = recipe
         self._gang = gang
         self._run = run
@@ -53,18 +84,18 @@ class Execution:
         self._show.stage(
             f"{format_count(self._gang.size, 'worker')} ready ({self._gang.kind}); preparing model and data"
         )
-        workers = self._gang.call(session.prepare, self._subjects[recipe.baseline.name])
+        self.workers = self._gang.call(session.prepare, self._subjects[recipe.baseline.name])
         self._run.start()  # what is wrong with the user's model or data has been found: until here no run is kept for it
         self._show.stage("measuring layer times and links")
-        self._measured.round()
-        inputs = self._measured.inputs()
+        inputs = self._warm_up()
         cluster, notes = inputs.cluster, list(self._gang.notes)
         self._run.environment(
-            workers=workers, seeds=list(recipe.seeds), links=cluster.links, sharing=cluster.sharing, notes=notes
+            workers=self.workers, seeds=list(recipe.seeds), links=cluster.links, sharing=cluster.sharing, notes=notes
         )
         self._run.write(kept.FILE, kept.to_json(inputs))
         forecast = predict(recipe, inputs)
-        self._measured.operations({name: stack.plan for name, stack in forecast.stacks.items()})
+        if self._known is None:
+            self._measured.operations({name: stack.plan for name, stack in forecast.stacks.items()})
         for name, stack in forecast.stacks.items():
             self._run.write("plan.json", to_json(stack.plan), stack=name)
         self.outcome = Outcome(recipe, forecast, notes=self._gang.notes)
@@ -73,10 +104,30 @@ class Execution:
             self._train(seed, self.outcome)
         self._show.end()
         # The machine has changed its speed since: what was measured between the blocks says how.
-        inputs = self._measured.inputs()
-        self._run.write(kept.FILE, kept.to_json(inputs))
-        self.outcome = replace(self.outcome, forecast=repredict(forecast, recipe, inputs))
+        if self._known is None:
+            inputs = self._measured.inputs()
+            self._run.write(kept.FILE, kept.to_json(inputs))
+            self.outcome = replace(self.outcome, forecast=repredict(forecast, recipe, inputs))
         return self.outcome
+
+    def _warm_up(self) -> Inputs:
+        """Return what predictions compute with: measured now, or by an earlier run on workers of this kind."""
+        known, recipe = self._known, self._recipe
+        # A learning rate takes no time; what an optimiser keeps for every parameter does.
+        keys = {
+            name: (str(one.model), str(one.data), one.batch, one.precision, optimizer_kind(recipe.stacks[name].train))
+            for name, one in self._subjects.items()
+        }
+        if known is not None and known.cluster is not None and all(key in known.trained for key in keys.values()):
+            found = {name: known.trained[key] for name, key in keys.items()}
+            profiles = {name: profile for name, (profile, _) in found.items()}
+            return Inputs(known.cluster, profiles, {name: update_s for name, (_, update_s) in found.items()})
+        self._measured.round()
+        inputs = self._measured.inputs()
+        if known is not None:
+            known.cluster = inputs.cluster
+            known.trained |= {key: (inputs.profiles[name], inputs.update_s[name]) for name, key in keys.items()}
+        return inputs
 
     # -- training ---------------------------------------------------------------------------------------------------------
 
@@ -87,15 +138,19 @@ class Execution:
         outcome.trained.extend(results.values())
         for name in recipe.stacks:
             self._in((name, seed), session.load, self._job(name, seed, forecast))
+            self._loaded.append((name, seed))
             self._judge(results[name])
         for name in recipe.stacks:
             self._block(results[name], None, measure.warmup, forecast)
         for number, order in enumerate(block_orders(list(recipe.stacks), measure.blocks, seed)):
-            if number * ROUNDS // measure.blocks != (number - 1) * ROUNDS // measure.blocks:
+            between = number * ROUNDS // measure.blocks != (number - 1) * ROUNDS // measure.blocks
+            if between and self._known is None:
                 self._measured.round()
             for name in order:
                 self._block(results[name], number, measure.steps, forecast)
                 self._judge(results[name])
+                if self._after_block is not None:
+                    self._after_block(results[name])
         self._train_on(results, forecast)
         recorded = {name: self._finish(results[name]) for name in recipe.stacks}
         computing = {name: stack.compute_s for name, stack in forecast.stacks.items()}
@@ -162,7 +217,14 @@ class Execution:
             message = f"{self._cell(key)}: after training, rank {odd[0]} holds other parameters than rank 0"
             raise RunError(message, code="E611", hint="the techniques of this stack do not do the same on every rank")
         self._in(key, session.forget, *key)
+        self._loaded.remove(key)
         return timelines
+
+    def abandon(self) -> None:
+        """Free what is loaded on every rank, for a run that `after_block` ended: the workers stay fit for another."""
+        for key in list(self._loaded):
+            self._in(key, session.forget, *key)
+            self._loaded.remove(key)
 
     def _cell(self, key: tuple[str, int], block: int | None = None) -> str:
         """Name a cell of the experiment, as the user knows it: its stack, its seed where there are several, its block."""

@@ -23,7 +23,7 @@ from orch.experiment.predict import Forecast, predict
 from orch.experiment.results import document, results, simulated_document
 from orch.experiment.show import Show
 from orch.experiment.trace import trace
-from orch.gang import make_gang, refuse_or_note, serve_other_ranks
+from orch.gang import Gang, make_gang, refuse_or_note, serve_other_ranks
 from orch.plan import to_json
 from orch.recipe import Recipe, load
 from orch.track.directory import Facts
@@ -69,7 +69,7 @@ def invoke(asked: Invocation, show: Show) -> Document | None:
         hint = "give --on local, or --simulate to only simulate"
         raise OrchError("nothing says what to run on", code="E605", hint=hint)
     refuse(recipe)
-    refuse_or_note(on, recipe.cluster.world_size, _device(recipe), _nodes(recipe, on))
+    refuse_gang(recipe, on)
     if on == "torchrun" and serve_other_ranks():
         return None
     path = None
@@ -120,10 +120,19 @@ def _simulate(recipe: Recipe, asked: Invocation) -> Document:
         return _finish(run, found)
 
 
+def open_gang(recipe: Recipe, on: str, log_dir: Path | None) -> Gang:
+    """Return the workers that the recipe's cluster asks for, reached by `on`: warm ones if there are any."""
+    return make_gang(on, recipe.cluster.world_size, **gang_settings(recipe, on, log_dir))
+
+
+def refuse_gang(recipe: Recipe, on: str) -> tuple[str, ...]:
+    """Return what the user may want to know of such workers. Raises OrchError where they can never be had."""
+    return refuse_or_note(on, recipe.cluster.world_size, _device(recipe), _nodes(recipe, on))
+
+
 def _run(recipe: Recipe, on: str, run: RunLog, show: Show) -> Document:
     log_dir = None if run.path is None else run.path / "logs"
-    settings = gang_settings(recipe, on, log_dir)
-    with _torch_loading(on), make_gang(on, recipe.cluster.world_size, **settings) as gang:
+    with torch_loading(on), open_gang(recipe, on, log_dir) as gang:
         from orch.experiment.execute import Execution
 
         for note in gang.notes:
@@ -155,7 +164,7 @@ def gang_settings(recipe: Recipe, on: str, log_dir: Path | None) -> dict[str, An
 
 
 @contextmanager
-def _torch_loading(on: str) -> Iterator[None]:
+def torch_loading(on: str) -> Iterator[None]:
     """Load torch, which takes seconds, while the workers load theirs. Left early, wait for it: it cannot be stopped, and
     an interpreter that ends under it dies with a traceback, or aborts.
 

@@ -119,6 +119,12 @@ class WorkersGang:
         if workers is not None:
             (self._keep or _end)(workers)
 
+    def abort(self) -> None:
+        """End the workers at once, from any thread: a call in flight then fails as if they had died."""
+        workers = self._workers
+        if workers is not None:
+            workers.end()
+
     def _end(self) -> None:
         workers, self._workers = self._workers, None
         if workers is not None:

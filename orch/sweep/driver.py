@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from orch.errors import OrchError, RunError
+from orch.sweep.cells import CellStore
 from orch.sweep.metrics import InfeasibleError, checked
 from orch.sweep.settings import Settings, Trial, cell_key
 from orch.sweep.study import COMPLETE, FAILED, INFEASIBLE, PRUNED, About, Record, Store, Ticket
@@ -60,8 +61,7 @@ class Cells:
     mode: str
     surroundings: Mapping[str, Any]
     known: dict[str, Record] = field(default_factory=dict)
-    find: Callable[[str], Mapping[str, Any] | None] = lambda key: None
-    keep: Callable[[str, Record], None] = lambda key, record: None
+    store: CellStore | None = None
 
     def key(self, trial: Trial) -> str:
         """Return the key of a trial's cell."""
@@ -79,13 +79,24 @@ class Driver:
         self._watch = watch
         self._lock = threading.Lock()
         self._errors: Counter[str] = Counter()
+        self._aborted = False
         self.stopped: str = ""
         self.last_error: OrchError | None = None
 
     def run(
-        self, total: int | None, *, parallel: int = 1, retries: int = 2, until: float | None = None, new: bool = True
+        self,
+        total: int | None,
+        *,
+        parallel: int = 1,
+        retries: int = 2,
+        until: float | None = None,
+        new: bool = True,
+        abort: Callable[[], None] = lambda: None,
     ) -> None:
-        """Run trials; `until` is when to begin no more (time.monotonic). Raises what is no trial's own fault."""
+        """Run trials; `until` is when to begin no more (time.monotonic). Raises what is no trial's own fault.
+
+        `abort` ends what the other slots are running when one of them, or the user, ends the sweep.
+        """
 
         def slot() -> None:
             while not self.stopped and not self._late(until):
@@ -101,13 +112,14 @@ class Driver:
             running: set[Future[None]] = {slots.submit(slot) for _ in range(parallel)}
             try:
                 done, _ = wait(running, return_when=FIRST_EXCEPTION)
+                failure = next((error for future in done if (error := future.exception()) is not None), None)
+                if failure is not None:
+                    raise failure
             except BaseException as error:
                 self.stop(str(error) or type(error).__name__)
+                self._aborted = True
+                abort()
                 raise
-            for future in done:
-                if (failure := future.exception()) is not None:
-                    self.stop(str(failure))
-                    raise failure
 
     def stop(self, why: str) -> None:
         """Begin no more trials."""
@@ -141,26 +153,36 @@ class Driver:
         cell = ""
         try:
             trial = self._settings.trial(ticket.chosen)
+        except OrchError as error:  # settings that exclude one another: no trial of this cell can be
+            return About(INFEASIBLE, reason=str(error))
+        try:
             cell = self._cells.key(trial)
             if (known := self._known(cell, ticket)) is not None:
                 return known
             found = self._tried(ticket, trial, retries)
             about = About(COMPLETE, dict(checked(found.values)), cell, run_dir=found.run_dir, contended=found.contended)
-            self._cells.keep(cell, Record(ticket.number, COMPLETE, ticket.chosen, about))
+            if self._cells.store is not None:
+                self._cells.store.keep(cell, about.values, about.run_dir)
             return about
         except InfeasibleError as error:
             return About(INFEASIBLE, cell=cell, reason=str(error))
         except PrunedError as error:
             return About(PRUNED, cell=cell, reason=str(error))
         except OrchError as error:
-            if self.stopped:
+            if self._aborted:
                 raise
-            if error.exit_code == 2:  # settings that exclude one another: no trial of this cell can be
-                return About(INFEASIBLE, cell=cell, reason=str(error))
-            if _MEMORY.search(str(error)):
-                return About(INFEASIBLE, cell=cell, reason=f"out of memory: {error}")
+            return self._faulty(error, cell)
+
+    def _faulty(self, error: OrchError, cell: str) -> About:
+        if _MEMORY.search(str(error)):
+            return About(INFEASIBLE, cell=cell, reason=f"out of memory: {error}")
+        if error.exit_code != 2:
             self._count(error)
             return About(FAILED, cell=cell, reason=str(error))
+        # The user's input: these settings cannot be. Where no trial could be yet, it is not the settings.
+        if not self._cells.known:
+            self._count(error)
+        return About(INFEASIBLE, cell=cell, reason=str(error))
 
     def _known(self, cell: str, ticket: Ticket) -> About | None:
         """Return what an equal cell gave, if one has been run."""
@@ -169,10 +191,11 @@ class Driver:
         if earlier is not None:
             about = earlier.about
             return replace(about, same_as=earlier.number, cell=cell)
-        kept = self._cells.find(cell)
-        if kept is None:
+        kept = None if self._cells.store is None else self._cells.store.find(cell)
+        if kept is None or not set(self._store.plan.sought.metrics) <= set(kept["values"]):
             return None
-        return About(COMPLETE, dict(kept["values"]), cell, run_dir=kept.get("run_dir"), reason="cached")
+        values = {name: kept["values"][name] for name in self._store.plan.sought.metrics}
+        return About(COMPLETE, values, cell, run_dir=kept.get("run_dir"), reason="measured by an earlier sweep")
 
     def _tried(self, ticket: Ticket, trial: Trial, retries: int) -> Found:
         """Run a trial, again where a worker was lost."""
@@ -180,7 +203,7 @@ class Driver:
             try:
                 return self._evaluate(ticket, trial)
             except RunError as error:
-                if self.stopped or error.code not in LOST or ticket.attempts > retries:
+                if self._aborted or error.code not in LOST or ticket.attempts > retries:
                     raise
                 ticket.attempts += 1
 

@@ -26,12 +26,15 @@ def document(name: str, mode: str, records: Sequence[Record], sought: Sought, mo
         "constraints": [str(constraint) for constraint in sought.constraints],
         "counts": dict(Counter(record.state for record in records)),
         "trials": [record.to_json() for record in records],
-        "best": None if best is None else {**best.to_json(), "overrides": overrides_of(best.params), "confirmed": None},
+        "best": None,
     }
+    confirmed = more.get("confirmed")
+    if best is not None:
+        found["best"] = {**best.to_json(), "overrides": overrides_of(best.params), "confirmed": confirmed}
     if len(sought.objectives) > 1:
         points = [sought.of_values(record.about.values) for record in fit]
         found["pareto"] = sorted(fit[index].number for index in sought.front(points))
-    return found | dict(more)
+    return found | {name: value for name, value in more.items() if name != "confirmed"}
 
 
 def overrides_of(params: Mapping[str, Any]) -> list[str]:
@@ -101,6 +104,41 @@ def lines_of(found: Document) -> list[str]:
         trial["reason"] for trial in found["trials"] if trial.get("reason") and trial["state"] != COMPLETE
     )
     lines += [f"{number} x {reason}" for reason, number in reasons.most_common(3)]
+    lines += _told_best(found)
+    lines += _told_agreement(found.get("agreement"))
     if found.get("stopped"):
         lines.append(f"stopped: {found['stopped']}; the same line goes on")
     return lines
+
+
+def _told_best(found: Document) -> list[str]:
+    best = found["best"]
+    if best is None:
+        return ["no trial was feasible"] if found["trials"] else []
+    settings = " ".join([f"stack {best['params'].get('stack')}", *best["overrides"]])
+    lines = [f"best: trial {best['number']}, {settings}"]
+    confirmed = best["confirmed"]
+    if confirmed is None:
+        return [*lines, "not measured again: what the best trial shows above is no gain, it was chosen for it"]
+    gain = confirmed["gain"]
+    again = "predicted" if confirmed["mode"] == "simulated" else f"{confirmed['mode']} again in fresh blocks"
+    return [*lines, f"gain over {confirmed['over']}, {again}: {gain['text']}"]
+
+
+def _told_agreement(agreed: Document | None) -> list[str]:
+    """Say how far predictions and measurements differ, trial by trial, worst first."""
+    if agreed is None:
+        return []
+    name, pairs = agreed["objective"], agreed["trials"]
+    worst = sorted(
+        pairs, key=lambda pair: -abs(pair["predicted"] / pair["measured"] - 1.0) if pair["measured"] else 0.0
+    )
+    told = "; ".join(
+        f"trial {pair['number']}: {shown(name, pair['predicted'])} predicted, {shown(name, pair['measured'])} measured"
+        for pair in worst[:3]
+    )
+    rank = agreed["rank_correlation"]
+    order = "no order to compare" if rank is None else f"rank correlation {rank:.2f}"
+    error = agreed["median_error"]
+    size = "" if error is None else f"median error {100 * error:.0f} %, "
+    return [f"prediction against measurement of {len(pairs)} trials: {size}{order}; {told}"]

@@ -158,12 +158,13 @@ def cell_key(recipe: Recipe, stack: str, mode: str, surroundings: Mapping[str, A
     `surroundings` is what is no part of a recipe: digests of code, versions of libraries, where it runs.
     """
     chosen = recipe.stacks[stack]
+    codes: Mapping[str, Any] = surroundings.get("code", {})
     cell = {
         "members": {member.name: member.config.model_dump(mode="json") for member in chosen.members},
         "train": chosen.train.model_dump(mode="json"),
         "mode": mode,
         "frame": frame_facts(recipe, mode),
-        "surroundings": surroundings,
+        "around": {**surroundings, "code": [codes.get(member.name) for member in chosen.members]},
     }
     return hashlib.sha256(json.dumps(cell, sort_keys=True, default=str).encode()).hexdigest()[:32]
 

@@ -75,6 +75,7 @@ class Record:
     state: str
     params: Mapping[str, Any]
     about: About
+    predicted: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -97,6 +98,7 @@ class Record:
             "same_as": about.same_as,
             "contended": about.contended,
             "replaces": about.replaces,
+            "predicted": {key(metric): value for metric, value in self.predicted.items()},
         }
         return found | {name: value for name, value in more.items() if _says(value)}
 
@@ -110,6 +112,7 @@ class Ticket:
     trial: optuna.Trial
     attempts: int = 1
     replaces: int | None = None
+    course: dict[str, list[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -273,6 +276,20 @@ class Store:
             ticket.trial.report(value, step)
             return bool(ticket.trial.should_prune())
 
+    def report_course(self, ticket: Ticket, step: int, values: Sequence[float]) -> None:
+        """Keep what a trial of several objectives has come to after `step`, which Optuna itself refuses to."""
+        with self._lock:
+            course = {**ticket.course, str(step): list(values)}
+            ticket.course = course
+            ticket.trial.set_user_attr("orch.course", course)
+
+    def courses(self, but: int) -> list[dict[int, list[float]]]:
+        """Return the courses of the trials that ran to their end or were pruned, by step."""
+        with self._lock:
+            frozen = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+        kept = [trial.user_attrs.get("orch.course", {}) for trial in frozen if trial.number != but]
+        return [{int(step): values for step, values in course.items()} for course in kept]
+
     # -- looking -----------------------------------------------------------------------------------------------------------
 
     def records(self) -> list[Record]:
@@ -290,7 +307,7 @@ class Store:
             for path, value in frozen.params.items()
             if path in by_path
         }
-        return Record(frozen.number, about.state, params, about)
+        return Record(frozen.number, about.state, params, about, frozen.user_attrs.get("orch.predicted", {}))
 
     def raw_params(self, number: int) -> dict[str, Any]:
         """Return the parameters of a trial as Optuna keeps them."""

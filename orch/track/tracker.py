@@ -143,7 +143,7 @@ class Run:
         self._warn = warn
         self._warned: set[str] = set()
         self._folders = directory.stack_folders()
-        self._stacks: dict[tuple[str, int], _Stack] = {}
+        self._stacks: dict[tuple[str, int], Stack] = {}
         self._state = directory.state or state.new()
         self._facts: dict[str, object] = {}
         self._collector = threading.Thread(target=self._collect, args=(project,), name="orch-environment", daemon=True)
@@ -168,7 +168,7 @@ class Run:
         """Return the log of a stack and seed. Raises KeyError for a stack the run was not opened with."""
         key = (name, seed)
         if key not in self._stacks:
-            self._stacks[key] = _Stack(self._folders[name], seed, self.attempt)
+            self._stacks[key] = Stack(self._folders[name], seed, self.attempt)
         return self._stacks[key]
 
     def write(self, name: str, value: object, stack: str | None = None) -> None:
@@ -302,7 +302,7 @@ class _Index:
             )
 
 
-class _Stack:
+class Stack:
     """The step files of one stack and seed, opened with the first batch."""
 
     def __init__(self, folder: Path, seed: int, attempt: Callable[[str, Callable[[], object]], None]) -> None:

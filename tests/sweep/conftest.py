@@ -11,7 +11,8 @@ import pytest
 
 from orch.experiment.show import Terminal
 from orch.recipe import Recipe, load
-from orch.sweep.invoke import Asked, sweep
+from orch.sweep.doing import Asked
+from orch.sweep.invoke import sweep
 from orch.track.settings import STORE_VARIABLE
 
 SEARCH = """\

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from orch.errors import OrchError, RunError
+from orch.sweep.cells import CellStore
 from orch.sweep.driver import Cells, Driver, Found, PrunedError
 from orch.sweep.metrics import InfeasibleError, Sought
 from orch.sweep.samplers import Samplers
@@ -99,9 +100,16 @@ def test_the_same_error_three_times_stops_and_others_do_not(bench) -> None:
 
 
 def test_settings_that_cannot_be_together_never_stop_a_sweep(bench) -> None:
-    found = bench(answers(*[OrchError("no", code="E510") for _ in range(5)]))
+    found = bench(answers(1.0, *[OrchError("no", code="E510") for _ in range(5)]))
+    found.driver.run(6)
+    assert found.states() == ["complete"] + ["infeasible"] * 5
+
+
+def test_what_no_trial_can_be_stops_it(bench) -> None:
+    found = bench(answers(*[OrchError("no data", code="E441") for _ in range(5)]))
     found.driver.run(5)
-    assert found.states() == ["infeasible"] * 5
+    assert found.states() == ["infeasible"] * 3
+    assert "no data" in found.driver.stopped
 
 
 def test_equal_cells_run_once(recipe, tmp_path) -> None:
@@ -118,13 +126,17 @@ def test_equal_cells_run_once(recipe, tmp_path) -> None:
         assert record is twin or record.about.same_as == twin.number
 
 
-def test_a_cell_known_from_elsewhere_is_not_run(bench) -> None:
-    kept: dict[str, Record] = {}
-    found = bench(answers(), find=lambda key: {"values": {"step_time": 7.0}, "run_dir": "r"}, keep=kept.__setitem__)
-    found.driver.run(1)
-    (record,) = found.store.records()
-    assert (record.about.values, record.about.run_dir, record.about.reason) == ({"step_time": 7.0}, "r", "cached")
-    assert kept == {}
+def test_a_cell_that_an_earlier_sweep_measured_is_not_run(bench, tmp_path) -> None:
+    first = bench(answers(7.0), store=CellStore(tmp_path))
+    first.driver.run(1)
+    ticket_cell = first.store.records()[0].about.cell
+    kept = CellStore(tmp_path).find(ticket_cell)
+    assert kept == {"values": {"step_time": 7.0}, "run_dir": None}
+    (tmp_path / "s.journal").unlink()
+    again = bench(answers(), store=CellStore(tmp_path))
+    again.driver.run(1)
+    (record,) = again.store.records()
+    assert (record.about.values, record.about.reason) == ({"step_time": 7.0}, "measured by an earlier sweep")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device"), ZeroDivisionError()])

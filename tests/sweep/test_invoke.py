@@ -8,7 +8,8 @@ import pytest
 
 from orch.errors import OrchError, RunError
 from orch.experiment.show import Terminal
-from orch.sweep.invoke import Asked, sweep
+from orch.sweep.doing import Asked
+from orch.sweep.invoke import sweep
 from orch.sweep.simulated import Simulator
 
 
@@ -24,9 +25,16 @@ def test_a_sweep_finds_the_best_and_keeps_every_trial(simulate, tmp_path) -> Non
 
 
 def test_the_same_line_again_runs_nothing(simulate, monkeypatch) -> None:
-    first = simulate()
+    first = simulate("sweep.confirm=false")
     monkeypatch.setattr(Simulator, "values", lambda self, trial: pytest.fail("a trial was run twice"))
-    assert simulate() == first
+    assert simulate("sweep.confirm=false") == first
+
+
+def test_the_gain_is_that_of_best_over_baseline(simulate) -> None:
+    confirmed = simulate()["best"]["confirmed"]
+    assert (confirmed["mode"], confirmed["over"]) == ("simulated", "ddp")
+    ratio = confirmed["baseline"]["step_time_s"] / confirmed["values"]["step_time_s"]
+    assert confirmed["gain"]["median"] == pytest.approx(ratio)
 
 
 def test_the_total_is_the_studys(simulate) -> None:
@@ -43,7 +51,8 @@ def test_equal_cells_are_worked_out_once(simulate, monkeypatch) -> None:
         return real(self, trial)
 
     monkeypatch.setattr(Simulator, "values", values)
-    found = simulate("sweep.over={stack: [merged, small], techniques.acp-sgd.rank: [1, 2]}", trials=20)
+    over = "sweep.over={stack: [merged, small], techniques.acp-sgd.rank: [1, 2]}"
+    found = simulate(over, "sweep.confirm=false", trials=20)
     assert len(found["trials"]) == 20
     assert len(seen) == len(set(seen)) == 3
 

@@ -1,0 +1,194 @@
+"""What simulated and real sweeps share: a study opened or taken up again, its trials driven, its results kept."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from orch.errors import RunError
+from orch.experiment.show import Terminal
+from orch.recipe import Recipe
+from orch.recipe.sweep import Sweep
+from orch.sweep import code, figures
+from orch.sweep.cells import surroundings
+from orch.sweep.deadline import until
+from orch.sweep.driver import Cells, Driver, Evaluate
+from orch.sweep.metrics import Sought
+from orch.sweep.opening import Answer, Surroundings, open_study
+from orch.sweep.results import Document, document
+from orch.sweep.samplers import Samplers
+from orch.sweep.settings import Settings, frame_facts
+from orch.sweep.study import COMPLETE, FAILED, INFEASIBLE, Plan, Record, Store, journal_path
+from orch.sweep.view import View
+from orch.track.directory import Facts
+from orch.track.settings import runs_root
+from orch.track.tracker import RunLog, Tracker
+
+DEFAULT_TRIALS = 40
+SIMULATED = "simulated"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user asked for; what is None or empty the recipe says."""
+
+    recipe: str
+    overrides: tuple[str, ...] = ()
+    on: str | None = None
+    simulate: bool = False
+    trials: int | None = None
+    parallel: int | None = None
+    only: Literal["failed", "missing"] | None = None
+    changed: Answer | None = None
+    runs: Path | None = None
+    track: bool = True
+
+
+@dataclass
+class Sweeping:
+    """A sweep being done: what was asked, what it varies and seeks."""
+
+    asked: Asked
+    recipe: Recipe
+    sweep: Sweep
+    sought: Sought
+    settings: Settings
+    terminal: Terminal
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def root(self) -> Path:
+        """The directory of runs."""
+        return runs_root(self.asked.runs)
+
+    def name(self, mode: str) -> str:
+        """Return the name of the study of a mode: figures of two modes never meet in one."""
+        base = self.sweep.study or self.recipe.name
+        return base if mode != SIMULATED else f"{base}, simulated"
+
+
+def opened(doing: Sweeping, mode: str, on: str | None, here: bool = True) -> tuple[Store, Cells]:
+    """Return the study of a mode, begun or taken up again, and the cells it knows."""
+    sweep_of, recipe = doing.sweep, doing.recipe
+    name = doing.name(mode)
+    place = journal_path(doing.root, recipe.name, name)
+    samplers = Samplers(sweep_of.sampler, sweep_of.seed, recipe.space)
+    plan = Plan(name, sweep_of.storage or str(place), recipe.space, doing.sought, samplers, sweep_of.pruner)
+    texts = code.sources(recipe)
+    around = surroundings(recipe, mode, on, here, texts)
+    fixed = {
+        "space": {parameter.path: parameter.to_json() for parameter in recipe.space},
+        "sought": doing.sought.to_json(),
+        "recipe": _base(recipe, mode),
+    }
+    store = open_study(plan, fixed, Surroundings(around, texts), place, doing.asked.changed, doing.terminal.stage)
+    cells = Cells(mode, around)
+    for record in store.records():
+        if record.state == COMPLETE and record.about.cell and record.about.same_as is None:
+            cells.known[record.about.cell] = record
+    return store, cells
+
+
+def _base(recipe: Recipe, mode: str) -> dict[str, Any]:
+    """Return what of a recipe decides every trial of its sweep."""
+    plain = recipe.resolved()
+    return {
+        **frame_facts(recipe, mode),
+        **{key: plain[key] for key in ("train", "stacks", "when", "baseline") if key in plain},
+    }
+
+
+def drive(
+    doing: Sweeping,
+    store: Store,
+    cells: Cells,
+    evaluate: Evaluate,
+    run: RunLog | None,
+    abort: Callable[[], None] = lambda: None,
+    total: int | None = None,
+) -> str:
+    """Run what the study still lacks of `total`; return why it stopped early, empty when it did not.
+
+    `run` None keeps no line a trial: a search that only precedes another.
+    """
+    asked, sweep_of = doing.asked, doing.sweep
+    first = total is not None
+    total = total if total is not None else total_of(doing, store)
+    if asked.only == "failed" and not first:
+        again(store)
+    view = View(doing.terminal, doing.sought, total, store.records())
+
+    def watch(record: Record) -> None:
+        if run is not None:
+            run.trial(record.to_json())
+        view(record)
+
+    driver = Driver(store, doing.settings, cells, evaluate, watch)
+    begin = time.monotonic()
+    deadline = until(sweep_of.deadline)
+    try:
+        driver.run(
+            total, parallel=asked.parallel or sweep_of.parallel, retries=sweep_of.retries,
+            until=None if deadline is None else begin + deadline, new=asked.only is None,
+        )  # fmt: skip
+    finally:
+        doing.terminal.end()
+    if driver.last_error is not None and driver.stopped.startswith("the same error"):
+        message = f"{driver.stopped.partition(' [')[0]}"
+        raise RunError(
+            f"study {store.plan.name} stopped: {message}", code="E637", hint="mend it; the same line goes on"
+        )
+    return driver.stopped
+
+
+def total_of(doing: Sweeping, store: Store) -> int:
+    """Return how many trials the study is to have: what was asked for, at most what a grid has."""
+    wanted = doing.asked.trials or doing.sweep.trials
+    if doing.sweep.simulate_first is not None and not doing.asked.simulate:
+        wanted = doing.sweep.simulate_first.confirm
+    size = store.plan.samplers.size
+    return min(wanted or size, size) if size is not None else wanted or DEFAULT_TRIALS
+
+
+def again(store: Store) -> None:
+    """Have every failed or infeasible trial run again, in a new one that takes its place."""
+    records = store.records()
+    replaced = {record.about.replaces for record in records}
+    for record in records:
+        if record.state in (FAILED, INFEASIBLE) and record.number not in replaced:
+            store.enqueue(store.raw_params(record.number), replaces=record.number)
+
+
+def finish(doing: Sweeping, store: Store, run: RunLog, more: Mapping[str, Any]) -> Document:
+    """Keep the results and return them, with where they are."""
+    records = current(store.records())
+    mode = next((record.about.mode for record in records if record.about.mode), "")
+    found = document(store.plan.name, mode, records, doing.sought, {"storage": store.plan.storage, **more})
+    for name, text in figures.texts(found).items():
+        run.write(f"figures/{name}.csv", text)
+    run.finish(found | {"complete": not more.get("stopped")})
+    return found | {"run_dir": str(run.path) if run.path else None, "parent_run_id": run.parent_run_id}
+
+
+def current(records: Sequence[Record]) -> list[Record]:
+    """Return the trials that count: those that no later one replaces."""
+    replaced = {record.about.replaces for record in records if record.finished}
+    return [record for record in records if record.number not in replaced]
+
+
+def tracker(doing: Sweeping) -> Tracker:
+    """Return what keeps the sweep's run."""
+    return Tracker(doing.root, enabled=doing.asked.track)
+
+
+def facts_of(doing: Sweeping, mode: str, on: str | None = None) -> Facts:
+    """Return what is known of the sweep's run when it starts."""
+    return Facts(
+        doing.recipe.name, mode, (), seeds=doing.recipe.seeds, baseline=doing.recipe.baseline.name,
+        command=tuple(sys.argv), origin=str(doing.recipe.path),
+        extra={"sweep": doing.name(mode), **({} if on is None else {"on": on})},
+    )  # fmt: skip

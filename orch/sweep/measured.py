@@ -1,0 +1,92 @@
+"""The real half of `orch sweep`: trials on workers, what simulation chose first, the best once more."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from typing import Any
+
+from orch.errors import OrchError
+from orch.experiment.invoke import HERE, refuse, refuse_gang, torch_loading
+from orch.experiment.outcome import mode_of
+from orch.sweep.agreement import agreement
+from orch.sweep.cells import CellStore
+from orch.sweep.doing import SIMULATED, Sweeping, current, drive, facts_of, finish, opened, total_of, tracker
+from orch.sweep.driver import Found
+from orch.sweep.results import Document
+from orch.sweep.settings import Trial
+from orch.sweep.simulated import Simulator
+from orch.sweep.study import Store, Ticket, best_of, feasible
+from orch.track.tracker import RunLog
+from orch.track.trials import TrialLog
+
+CONFIRMED = "confirmed"
+
+
+def measure(doing: Sweeping) -> Document:
+    """Run a sweep's trials for real and return its results. Raises OrchError before anything is started, RunError."""
+    on = doing.asked.on or doing.recipe.on
+    if on is None:
+        hint = "give --on local, or --simulate to search in simulation"
+        raise OrchError("nothing says what to run on", code="E605", hint=hint)
+    if on == "torchrun":
+        hint = "use --on local, processes, HOST:PORT or ray://HOST:PORT"
+        raise OrchError("a sweep makes its own workers, and torchrun has made them already", code="E605", hint=hint)
+    refuse(doing.recipe)
+    refuse_gang(doing.recipe, on)
+    doing.settings.refuse_impossible()
+    store, cells = opened(doing, mode_of(on), on, on in HERE)
+    cells.store = CellStore(doing.root)
+    with tracker(doing).run(facts_of(doing, mode_of(on), on), doing.recipe.resolved(), doing.recipe.origins()) as run:
+        if doing.sweep.simulate_first is not None:
+            _simulate_first(doing, store)
+        with torch_loading(on):
+            return _trials(doing, on, store, cells, run)
+
+
+def _trials(doing: Sweeping, on: str, store: Store, cells: Any, run: RunLog) -> Document:
+    from orch.sweep import confirm
+    from orch.sweep.pruning import Pruning
+    from orch.sweep.real import Bench, refuse_course
+
+    sought, sweep = doing.sought, doing.sweep
+    refuse_course(sought, next(iter(sweep.pruner)))
+    pruning = Pruning(store, sought, sweep.pruner)
+    bench = Bench(on, sought, run.path, pruning, exclusive=sweep.measure == "exclusive")
+    run.start()
+    doing.terminal.stage(f"{store.plan.name}: {total_of(doing, store)} trials on {on}")
+    more: dict[str, Any] = {"stopped": drive(doing, store, cells, bench, run, bench.abort)}
+    records = current(store.records())
+    best = best_of(records, sought)
+    if sweep.simulate_first is not None:
+        more["agreement"] = agreement(records, sought.objectives[0])
+    if best is not None and sweep.confirm and not more["stopped"] and doing.asked.only is None:
+        recipe = confirm.pair(doing.settings, best.params)
+        if recipe is not None:
+            doing.terminal.stage(f"measuring trial {best.number} again, in fresh blocks beside {recipe.baseline.name}")
+            log = TrialLog(None if run.path is None else run.path / "trials" / CONFIRMED)
+            more[CONFIRMED] = confirm.measured(bench, recipe, sought, log)
+    return finish(doing, store, run, more)
+
+
+def _simulate_first(doing: Sweeping, store: Store) -> None:
+    """Search in simulation, and have the best settings wait in `store` with what was predicted of them."""
+    first = doing.sweep.simulate_first
+    assert first is not None
+    predictions, cells = opened(doing, SIMULATED, None)
+    simulator = Simulator(doing.sought.metrics)
+
+    def evaluate(ticket: Ticket, trial: Trial) -> Found:
+        return Found(simulator.values(trial))
+
+    doing.terminal.stage(f"searching in simulation first: {first.trials} trials")
+    drive(doing, predictions, cells, evaluate, None, total=first.trials)
+    objective = doing.sought.objectives[0]
+    fit = [record for record in feasible(predictions.records(), doing.sought) if record.about.same_as is None]
+    chosen = heapq.nsmallest(
+        first.confirm, fit, key=lambda record: (objective.loss(record.about.values[objective.metric]), record.number)
+    )
+    known: list[Mapping[str, Any]] = [record.params for record in store.records()]
+    for record in chosen[: max(0, first.confirm - store.count())]:
+        if record.params not in known:
+            store.enqueue(predictions.raw_params(record.number), predicted=dict(record.about.values))

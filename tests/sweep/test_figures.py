@@ -1,0 +1,72 @@
+"""Figures of a sweep: the CSV says what the trials said, importance is worked out by hand, and all of it can be drawn."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from orch.sweep.figures import draw, importance, number_of, texts
+from orch.sweep.metrics import Objective, Sought
+from orch.sweep.results import document
+from orch.sweep.study import About, Record
+
+ONE = Sought((Objective("step_time", False),))
+TWO = Sought((Objective("step_time", False), Objective("payload", False)))
+
+
+def record(number: int, time: float | None, stack: str, lr: float = 0.1) -> Record:
+    values = {} if time is None else {"step_time": time, "payload": 10.0 - time}
+    params = {"stack": stack, "train.lr": lr, **({"cap": f"{number}B"} if stack == "b" else {})}
+    state = "complete" if time is not None else "infeasible"
+    return Record(number, state, params, About(state, values, mode="simulated"))
+
+
+RECORDS = [record(0, 3.0, "a"), record(1, 1.0, "b"), record(2, None, "a"), record(3, 3.0, "a"), record(4, 1.0, "b")]
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_history_has_the_best_so_far() -> None:
+    found = rows(texts(document("s", "simulated", RECORDS, ONE, {}))["history"])
+    assert [row["best"] for row in found] == ["3.0", "1.0", "1.0", "1.0", "1.0"]
+    assert [row["state"] for row in found][2] == "infeasible"
+    assert found[2]["step_time_s"] == ""
+
+
+def test_importance_is_the_share_that_a_setting_explains_alone() -> None:
+    found = importance(document("s", "simulated", RECORDS, ONE, {}))
+    assert found["stack"] == (pytest.approx(1.0), 4)
+    assert "train.lr" not in found  # it took one value
+    mixed = [record(0, 1.0, "a"), record(1, 3.0, "a"), record(2, 5.0, "b"), record(3, 7.0, "b")]
+    share, trials = importance(document("s", "simulated", mixed, ONE, {}))["stack"]
+    assert (share, trials) == (pytest.approx(16 / 20), 4)
+
+
+def test_a_front_is_marked() -> None:
+    found = rows(texts(document("s", "simulated", RECORDS, TWO, {}))["pareto"])
+    assert [(row["trial"], row["front"]) for row in found] == [("0", "1"), ("1", "1"), ("3", "0"), ("4", "0")]
+    assert "pareto" not in texts(document("s", "simulated", RECORDS, ONE, {}))
+
+
+def test_a_sweep_without_a_complete_trial_has_no_figure() -> None:
+    assert texts(document("s", "simulated", RECORDS[2:3], ONE, {})) == {}
+
+
+def test_every_figure_is_drawn(tmp_path) -> None:
+    made = texts(document("s", "simulated", RECORDS, TWO, {}))
+    for name, text in made.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    written = draw(tmp_path, "s")
+    assert {path.stem for path in written} == set(made)
+    assert all(path.stat().st_size > 5000 for path in written)
+
+
+@pytest.mark.parametrize(
+    ("value", "number"), [(1, 1.0), ("64B", 64.0), ("1e-3s", 0.001), ("exact", None), (True, None), (None, None)]
+)
+def test_a_setting_as_a_number(value, number) -> None:
+    assert number_of(value) == number
