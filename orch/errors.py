@@ -60,6 +60,21 @@ class RunError(OrchError):
     exit_code = 3
 
 
+class LostWorkerError(RunError):
+    """A worker, its node or the way to it was lost: a run can go on with other workers. `ranks`: those that are gone."""
+
+    ranks: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, error: RunError, ranks: Iterable[int]) -> LostWorkerError:
+        """Return `error` as the loss of `ranks`, its notes with it."""
+        lost = cls(error.message, code=error.code, where=error.where, hint=error.hint)
+        lost.ranks = tuple(ranks)
+        for note in getattr(error, "__notes__", ()):
+            lost.add_note(note)
+        return lost
+
+
 def _rebuild(kind: type[OrchError], message: str, code: str, where: Position | None, hint: str) -> OrchError:
     return kind(message, code=code, where=where, hint=hint)
 

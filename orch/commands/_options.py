@@ -37,14 +37,14 @@ def complete_run(incomplete: str) -> list[str]:
     return [name for name in ("last", *reversed(ids)) if name.startswith(incomplete)]
 
 
-RecipeName = Annotated[
-    str,
-    typer.Argument(
-        metavar="RECIPE",
-        help="A recipe's name (orch list recipes) or the path of a YAML file.",
-        autocompletion=complete_recipe,
-    ),
-]
+_RECIPE = typer.Argument(
+    metavar="RECIPE",
+    help="A recipe's name (orch list recipes) or the path of a YAML file.",
+    autocompletion=complete_recipe,
+    show_default=False,
+)
+RecipeName = Annotated[str, _RECIPE]
+OptionalRecipeName = Annotated[str | None, _RECIPE]
 TechniqueName = Annotated[
     str,
     typer.Argument(

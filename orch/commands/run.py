@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from orch.commands import Panel
-from orch.commands._options import Json, Overrides, RecipeName
+from orch.commands._options import Json, OptionalRecipeName, Overrides
 from orch.errors import OrchError
 
 PANEL = Panel.EXPERIMENT
 
 
 def command(
-    recipe: RecipeName,
+    recipe: OptionalRecipeName = None,
     overrides: Overrides = None,
     on: Annotated[
         str | None,
@@ -27,6 +27,10 @@ def command(
     simulate: Annotated[bool, typer.Option("--simulate", help="Only simulate, and keep the figures as a run.")] = False,
     runs: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where runs are kept; default: $ORCH_RUNS, else ./runs.")
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Go on with a run that ended before it was done: its id, or last."),
     ] = None,
     no_track: Annotated[bool, typer.Option("--no-track", help="Leave no run directory and no index entry.")] = False,
     print_only: Annotated[
@@ -43,6 +47,8 @@ def command(
     from orch.launch import WAYS
 
     if on in WAYS:
+        if recipe is None or resume is not None:
+            raise OrchError(f"--on {on} begins a run of a recipe", code="E001", hint=f"orch run RECIPE --on {on}")
         return _launch(on, recipe, overrides or [], runs, job or [], print_only, as_json)
     if print_only or job:
         option = "--print" if print_only else "--job"
@@ -50,12 +56,16 @@ def command(
     from orch.experiment.invoke import Invocation, invoke
     from orch.experiment.show import Terminal
 
-    invocation = Invocation(recipe, tuple(overrides or ()), on=on, simulate=simulate, runs=runs, track=not no_track)
-    document = invoke(invocation, Terminal())
+    document = invoke(
+        Invocation(
+            recipe, tuple(overrides or ()), on=on, simulate=simulate, runs=runs, track=not no_track, resume=resume
+        ),
+        Terminal(),
+    )
     if document is None:
         return None  # a rank of torchrun other than the first: rank 0 speaks for all
     if not as_json:
-        _say(document, recipe)
+        _say(document, recipe or document["experiment"])
     _draw(document)
     return document if as_json else None
 

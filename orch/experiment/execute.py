@@ -6,27 +6,31 @@ is what its predictions rest on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
 from orch.cluster import Cluster
-from orch.errors import OrchError, RunError
+from orch.errors import LostWorkerError, OrchError, RunError
 from orch.experiment import inputs as kept
 from orch.experiment.breakdown import measured_breakdowns
+from orch.experiment.checkpoints import Checkpoints
+from orch.experiment.injection import FIRED, Injection
 from orch.experiment.measure import Measurements, subject_of
 from orch.experiment.outcome import Outcome, Trained, mode_of
+from orch.experiment.past import PARAMETERS, PAYLOAD, PLANNED_FROM, Past, planned_from
 from orch.experiment.predict import Forecast, Inputs, optimizer_kind, predict, repredict
 from orch.experiment.quality import block_time_s
+from orch.experiment.schedule import schedule
 from orch.experiment.show import Show
-from orch.experiment.statistics import block_orders
-from orch.gang import Gang
+from orch.gang import Gang, OnEvent
 from orch.models.profile import Profile
 from orch.plan import to_json
 from orch.plan.timeline import Timeline
 from orch.recipe import Recipe
-from orch.runtime import session
+from orch.runtime import keep, session
+from orch.runtime.checkpoint import Saved
 from orch.runtime.session import Block, Progressed, StackJob
 from orch.track.steps import Step, Value
 from orch.track.tracker import RunLog
@@ -76,18 +80,75 @@ class Execution:
         self._show = show
         self._subjects = {name: subject_of(recipe, name) for name in recipe.stacks}
         self._measured = Measurements(recipe, gang, self._subjects)
-        self._done = 0
+        self._past: Past | None = None
+        self._works = {seed: schedule(recipe, seed) for seed in recipe.seeds}
+        self._checkpoints = Checkpoints(recipe, run.path, show.stage)
+        self._injection = Injection(recipe)
+        # Trainings that are over, with the fingerprint of their parameters.
+        self._prints: dict[tuple[str, int], str] = {}
+
+    @property
+    def steps_done(self) -> int:
+        """Steps of all trainings together that are measured and kept."""
+        return 0 if self.outcome is None else sum(len(trained.losses) for trained in self.outcome.trained)
+
+    def go_on_from(self, past: Past) -> None:
+        """Take up the run that `past` tells of, instead of beginning one."""
+        self._past = past
+        self._injection.fired = past.fired
+
+    def move_to(self, gang: Gang) -> None:
+        """Take other workers, after those so far were lost; what is measured stays."""
+        self._gang = gang
+        self._measured.move_to(gang)
+        self._loaded.clear()
+
+    def mend(self) -> None:
+        """Return when no link is cut any more: before that new workers would be lost too."""
+        self._injection.wait_until_restored()
+
+    def note(self, text: str) -> None:
+        """Say something now and, where training has begun, in the results; once."""
+        if self.outcome is None or text not in self.outcome.notes:
+            self._show.stage(text)
+            if self.outcome is not None:
+                self.outcome = replace(self.outcome, notes=(*self.outcome.notes, text))
 
     def all(self) -> Outcome:
-        """Run every stack and return what was found. RunError names the stack and block that failed."""
+        """Run every stack, or what is left of it, and return what was found. RunError names the stack and block that
+        failed.
+        """
         recipe = self._recipe
         self._show.stage(
             f"{format_count(self._gang.size, 'worker')} ready ({self._gang.kind}); preparing model and data"
         )
+        self._injection.refuse(self._gang)
         self.workers = self._gang.call(session.prepare, self._subjects[recipe.baseline.name])
         self._run.start()  # what is wrong with the user's model or data has been found: until here no run is kept for it
+        if self.outcome is None:
+            self.outcome = self._begin()
+        self._checkpoints.open(self._gang)
+        self._show.begin(len(recipe.seeds) * sum(recipe.training_steps(name) for name in recipe.stacks))
+        for seed in recipe.seeds:
+            self._train(seed, self.outcome)
+        self._injection.refuse_unfired()
+        self._gang.call(keep.written, on_event=self._on_event(""))
+        self._checkpoints.close(done=True)
+        self._show.end()
+        # The machine has changed its speed since: what was measured between the blocks says how.
+        if self._known is None:
+            inputs = self._measured.inputs()
+            self._run.write(kept.FILE, kept.to_json(inputs))
+            self.outcome = replace(self.outcome, forecast=repredict(self.outcome.forecast, recipe, inputs))
+        return self.outcome
+
+    def _begin(self) -> Outcome:
+        """Measure what predictions rest on, and plan every stack: as it was planned when the run began, if it did before."""
+        recipe, past = self._recipe, self._past
         self._show.stage("measuring layer times and links")
-        inputs = self._warm_up()
+        measured = self._warm_up()
+        inputs = measured if past is None else past.inputs or measured
+        self._run.write(PLANNED_FROM, planned_from(inputs))
         cluster, notes = inputs.cluster, list(self._gang.notes)
         self._run.environment(
             workers=self.workers, seeds=list(recipe.seeds), links=cluster.links, sharing=cluster.sharing, notes=notes
@@ -97,18 +158,26 @@ class Execution:
         if self._known is None:
             self._measured.operations({name: stack.plan for name, stack in forecast.stacks.items()})
         for name, stack in forecast.stacks.items():
+            if past is not None and past.plan(name) not in (None, stack.plan):
+                raise OrchError(f"stack {name} has another plan now than when the run began", code="E820",
+                                hint="the code that plans it has changed; begin a new run")  # fmt: skip
             self._run.write("plan.json", to_json(stack.plan), stack=name)
-        self.outcome = Outcome(recipe, forecast, notes=self._gang.notes)
-        self._show.begin(len(recipe.seeds) * sum(recipe.training_steps(name) for name in recipe.stacks))
-        for seed in recipe.seeds:
-            self._train(seed, self.outcome)
-        self._show.end()
-        # The machine has changed its speed since: what was measured between the blocks says how.
-        if self._known is None:
-            inputs = self._measured.inputs()
-            self._run.write(kept.FILE, kept.to_json(inputs))
-            self.outcome = replace(self.outcome, forecast=repredict(forecast, recipe, inputs))
-        return self.outcome
+        outcome = Outcome(recipe, forecast, notes=self._gang.notes)
+        if past is not None:
+            self._take_up(past, outcome)
+        return outcome
+
+    def _take_up(self, past: Past, outcome: Outcome) -> None:
+        """Read what the run has done so far, seed by seed up to the one it was in."""
+        for seed, works in self._works.items():
+            found = [
+                past.trained(works, name, seed, stack.plan.period) for name, stack in outcome.forecast.stacks.items()
+            ]
+            if not any(trained.judged or trained.losses for trained in found):
+                return
+            outcome.trained.extend(found)
+            prints = {(name, seed): past.prints(name).get(str(seed)) for name in self._recipe.stacks}
+            self._prints |= {key: value for key, value in prints.items() if value is not None}
 
     def _warm_up(self) -> Inputs:
         """Return what predictions compute with: measured now, or by an earlier run on workers of this kind."""
@@ -132,68 +201,122 @@ class Execution:
     # -- training ---------------------------------------------------------------------------------------------------------
 
     def _train(self, seed: int, outcome: Outcome) -> None:
-        """Train every stack from `seed`, in blocks of a balanced shuffle."""
-        recipe, measure, forecast = self._recipe, self._recipe.measure, outcome.forecast
-        results = {name: Trained(name, seed) for name in recipe.stacks}
-        outcome.trained.extend(results.values())
-        for name in recipe.stacks:
-            self._in((name, seed), session.load, self._job(name, seed, forecast))
-            self._loaded.append((name, seed))
-            self._judge(results[name])
-        for name in recipe.stacks:
-            self._block(results[name], None, measure.warmup, forecast)
-        for number, order in enumerate(block_orders(list(recipe.stacks), measure.blocks, seed)):
-            between = number * ROUNDS // measure.blocks != (number - 1) * ROUNDS // measure.blocks
-            if between and self._known is None:
-                self._measured.round()
-            for name in order:
-                self._block(results[name], number, measure.steps, forecast)
-                self._judge(results[name])
-                if self._after_block is not None:
-                    self._after_block(results[name])
-        self._train_on(results, forecast)
-        recorded = {name: self._finish(results[name]) for name in recipe.stacks}
-        computing = {name: stack.compute_s for name, stack in forecast.stacks.items()}
+        """Train every stack from `seed`, in blocks of a balanced shuffle; what is done already is left out."""
+        results = {trained.stack: trained for trained in outcome.trained if trained.seed == seed}
+        if not results:
+            results = {name: Trained(name, seed) for name in self._recipe.stacks}
+            outcome.trained.extend(results.values())
+        left = [name for name in results if (name, seed) not in self._prints]
+        for name in left:
+            self._enter(results[name], outcome.forecast)
+        begun: int | None = None
+        for work in self._works[seed]:
+            trained = results[work.stack]
+            if work.ends > len(trained.losses):
+                if work.block not in (None, begun):
+                    begun = work.block
+                    self._measure_again(begun or 0)
+                self._block(trained, work.block, work.steps, outcome.forecast)
+            if work.judgements > len(trained.judged):
+                self._judge(trained)
+                self._keep(trained)
+                if work.block is not None and self._after_block is not None:
+                    self._after_block(trained)
+        recorded = {name: self._finish(results[name]) for name in left}
+        computing = {name: outcome.forecast.stacks[name].compute_s for name in left}
         for name, parts in measured_breakdowns(recorded, computing).items():
             results[name].breakdown = parts
 
-    def _train_on(self, results: Mapping[str, Trained], forecast: Forecast) -> None:
-        """Train what is left of each stack's training once its time is measured, a block's length at a time."""
-        length = self._recipe.measure.steps
-        left = {name: self._recipe.training_steps(name) - len(results[name].losses) for name in results}
-        while any(left.values()):
-            for name in (name for name, steps in left.items() if steps):
-                self._block(results[name], None, min(length, left[name]), forecast)
-                self._judge(results[name])
-                left[name] -= min(length, left[name])
+    def _measure_again(self, block: int) -> None:
+        """Measure once more before some of the blocks, spread over all of them."""
+        blocks = self._recipe.measure.blocks
+        if self._known is None and block * ROUNDS // blocks != (block - 1) * ROUNDS // blocks:
+            self._measured.round()
+
+    def _enter(self, trained: Trained, forecast: Forecast) -> None:
+        """Load a stack and bring it to where its training stands: from its last checkpoint, and by training again."""
+        key, steps = (trained.stack, trained.seed), len(trained.losses)
+        self._in(key, session.load, self._job(*key, forecast))
+        self._loaded.append(key)
+        at = 0
+        for place in self._checkpoints.found(*key, steps):
+            problem = next(filter(None, self._in(key, keep.restore, *key, place.root, place.folder)), None)
+            if problem is None:
+                at = place.step
+                break
+            self._show.stage(f"{self._cell(key)}: {problem}; looking for an older one")
+            self._in(key, session.forget, *key)
+            self._in(key, session.load, self._job(*key, forecast))
+        if at < steps:
+            self._show.stage(f"{self._cell(key)}: training steps {at} to {steps - 1} again, which were lost")
+        while at < steps:
+            length = min(self._recipe.measure.steps, steps - at)
+            ranks: list[Block] = self._in(key, session.run_block, *key, length)
+            again = _means(rank.losses for rank in ranks)
+            if any(one != other and one == one for one, other in zip(again, trained.losses[at:], strict=False)):
+                self.note(f"stack {trained.stack} does not repeat itself: trained again, steps {at} to "
+                           f"{at + length - 1} had other losses, so its training is not the uninterrupted one")  # fmt: skip
+            at += length
+
+    def _keep(self, trained: Trained, *, last: bool = False) -> None:
+        """Take a checkpoint if one is due."""
+        key = (trained.stack, trained.seed)
+        place = self._checkpoints.due(*key, len(trained.losses), last=last)
+        if place is not None:
+            self._in(key, keep.save, *key, place.root, place.folder)
 
     def _job(self, name: str, seed: int, forecast: Forecast) -> StackJob:
         stack = self._recipe.stacks[name]
         config = next((m.config for m in stack.members if m.technique.engine is not None), None)
-        return StackJob(name, self._subjects[name], forecast.stacks[name].plan, seed, stack.engine, config)
+        stop = stack.train.on_nan == "stop"
+        return StackJob(name, self._subjects[name], forecast.stacks[name].plan, seed, stack.engine, config, stop)
 
     def _block(self, trained: Trained, block: int | None, steps: int, forecast: Forecast) -> None:
         """Run one block of a stack and keep what it did; `block` None is training that is not timed."""
-        if steps == 0:
-            return
         key = (trained.stack, trained.seed)
-        ranks: list[Block] = self._in(key, session.run_block, *key, steps, block=block)
+        ranks = self._through_faults(key, len(trained.losses), steps, block)
         _refuse_differences(self._cell(key, block), ranks)
         # A step ends when its slowest rank does; the loss of a step is the mean over ranks, whose batches differ.
         times = [max(each) for each in zip(*(rank.step_times_s for rank in ranks), strict=True)]
-        losses = [fmean(each) for each in zip(*(rank.losses for rank in ranks), strict=True)]
+        losses = _means(rank.losses for rank in ranks)
         first, clock = len(trained.losses), trained.clock_s[-1] if trained.clock_s else 0.0
         lines = []
         for index, (loss, seconds) in enumerate(zip(losses, times, strict=True)):
             clock += seconds
             trained.clock_s.append(clock)
             lines.append(Step(first + index, block, loss, None if block is None else seconds, clock))
-        trained.losses.extend(losses)
-        self._run.stack(trained.stack, trained.seed).log_steps(lines)
+        log = self._run.stack(trained.stack, trained.seed)
         if block is not None:
+            payload = ranks[0].payload_bytes
+            log.log_values([Value(first + steps, clock, PAYLOAD, payload)])
             trained.block_times_s.append(block_time_s(times, forecast.stacks[trained.stack].plan.period))
-            trained.payload_bytes.append(ranks[0].payload_bytes)
-        self._done += steps
+            trained.payload_bytes.append(payload)
+        trained.losses.extend(losses)
+        log.log_steps(lines)
+
+    def _through_faults(self, key: tuple[str, int], first: int, steps: int, block: int | None) -> list[Block]:
+        """Run a block with the faults that are due in it: cut where the driver has to act, and once for each death."""
+        faults = self._injection.due(*key, first, steps)
+        deaths = self._injection.deaths(faults)
+        parts: list[list[Block]] = []
+        at = first
+        try:
+            for fault in [fault for fault in faults if not fault.kills]:
+                if fault.step > at:
+                    parts.append(self._in(key, session.run_block, *key, fault.step - at, deaths, block=block))
+                    at = fault.step
+                self._injection.cut(self._gang, fault, *key)
+                self._keep_fired()
+                self.note(f"{self._cell(key, block)}: {fault}")
+            parts.append(self._in(key, session.run_block, *key, first + steps - at, deaths, block=block))
+        except LostWorkerError as error:
+            self._injection.lost(error, faults, *key)
+            self._keep_fired()
+            raise
+        return [session.joined(own) for own in zip(*parts, strict=True)]
+
+    def _keep_fired(self) -> None:
+        self._run.write(FIRED, {"fired": sorted(self._injection.fired)})
 
     def _judge(self, trained: Trained) -> None:
         key = (trained.stack, trained.seed)
@@ -216,8 +339,12 @@ class Execution:
         if odd:
             message = f"{self._cell(key)}: after training, rank {odd[0]} holds other parameters than rank 0"
             raise RunError(message, code="E611", hint="the techniques of this stack do not do the same on every rank")
+        self._keep(trained, last=True)
         self._in(key, session.forget, *key)
         self._loaded.remove(key)
+        self._prints[key] = prints[0]
+        seeds = {str(seed): value for (name, seed), value in self._prints.items() if name == trained.stack}
+        self._run.write(PARAMETERS, seeds, stack=trained.stack)
         return timelines
 
     def abandon(self) -> None:
@@ -239,18 +366,27 @@ class Execution:
     def _in(self, key: tuple[str, int], function: Any, *args: Any, block: int | None = None) -> list[Any]:
         """Call a function of the session on every rank; a failure names the cell."""
         cell = self._cell(key, block)
-        where = cell.removeprefix("stack ")
-
-        def on_event(rank: int, event: Any) -> None:
-            if isinstance(event, Progressed):
-                self._show.progress(where, self._done + event.step, event.loss, event.samples_per_s)
-
         try:
-            return self._gang.call(function, *args, on_event=on_event)
+            return self._gang.call(function, *args, on_event=self._on_event(cell.removeprefix("stack ")))
         except OrchError as error:
             error.message = f"{cell}: {error.message}"
             error.args = (error.message,)
             raise
+
+    def _on_event(self, where: str) -> OnEvent:
+        done = self.steps_done
+
+        def on_event(rank: int, event: Any) -> None:
+            if isinstance(event, Progressed):
+                self._show.progress(where, done + event.step, event.loss, event.samples_per_s)
+            elif isinstance(event, Saved):
+                self._checkpoints.heard(rank, event)
+
+        return on_event
+
+
+def _means(ranks: Iterable[Sequence[float]]) -> list[float]:
+    return [fmean(each) for each in zip(*ranks, strict=True)]
 
 
 def _refuse_differences(cell: str, ranks: Sequence[Block]) -> None:

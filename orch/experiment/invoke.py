@@ -9,24 +9,29 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orch.cluster.node import Node
 from orch.errors import OrchError
+from orch.experiment import resume
 from orch.experiment.figures import figures
+from orch.experiment.injection import predicted
 from orch.experiment.outcome import Outcome, mode_of
+from orch.experiment.past import Past
 from orch.experiment.predict import Forecast, predict
+from orch.experiment.recovery import Recovery
 from orch.experiment.results import document, results, simulated_document
 from orch.experiment.show import Show
 from orch.experiment.trace import trace
 from orch.gang import Gang, make_gang, refuse_or_note, serve_other_ranks
 from orch.plan import to_json
 from orch.recipe import Recipe, load
-from orch.track.directory import Facts
+from orch.track.directory import Facts, RunDirectory
 from orch.track.settings import runs_root
 from orch.track.tracker import RunLog, Tracker
 from orch.units import format_count
@@ -44,14 +49,17 @@ _WORKER_IN_THIS_PROCESS = ("inline", "torchrun")
 
 @dataclass(frozen=True)
 class Invocation:
-    """What the user asked for. `on` None means what the recipe says."""
+    """What the user asked for. `on` None means what the recipe says; `resume` names a run that is to go on, and then the
+    recipe may be left to it.
+    """
 
-    recipe: str
+    recipe: str | None
     overrides: tuple[str, ...] = ()
     on: str | None = None
     simulate: bool = False
     runs: Path | None = None
     track: bool = True
+    resume: str | None = None
 
 
 def invoke(asked: Invocation, show: Show) -> Document | None:
@@ -61,7 +69,15 @@ def invoke(asked: Invocation, show: Show) -> Document | None:
     """
     if asked.on == "torchrun" and not asked.simulate and serve_other_ranks():
         return None
+    past = None
+    if asked.resume is not None:
+        past = resume.find(runs_root(asked.runs), asked.resume, asked.recipe)
+        asked = _as_begun(asked, past)
+    if asked.recipe is None:
+        raise OrchError("no recipe is named", code="E001", hint="orch run RECIPE; orch list recipes")
     recipe = load(asked.recipe, asked.overrides)
+    if past is not None:
+        resume.refuse_changed(past, recipe)
     if asked.simulate:
         return _simulate(recipe, asked)
     on = asked.on or recipe.on
@@ -74,16 +90,35 @@ def invoke(asked: Invocation, show: Show) -> Document | None:
         return None
     path = None
     try:
-        with _tracker(asked).run(_facts(recipe, asked, on), recipe.resolved(), recipe.origins()) as run:
+        with _opened(recipe, asked, on, past) as run:
             path = run.path
             stacks, workers = len(recipe.stacks), recipe.cluster.world_size
             show.stage(f"{recipe.name}: {format_count(stacks, 'stack')} on {format_count(workers, 'worker')}, {on}")
-            return _run(recipe, on, run, show)
+            return _run(recipe, on, run, show, None if past is None else Past(past))
     except BaseException:
         show.end()
         if path is not None and path.exists():  # what the user has to correct leaves no run
+            show.stage(f"orch run --resume {path.name} goes on with it")
             show.stage(f"run: {path} (not finished; what was done is kept)")
         raise
+
+
+def _opened(recipe: Recipe, asked: Invocation, on: str, past: RunDirectory | None) -> AbstractContextManager[RunLog]:
+    if past is not None:
+        return _tracker(asked).take_up(past)
+    return _tracker(asked).run(_facts(recipe, asked, on), recipe.resolved(), recipe.origins())
+
+
+def _as_begun(asked: Invocation, past: RunDirectory) -> Invocation:
+    """Return what a run that is to go on was asked for when it began."""
+    if asked.simulate or not asked.track:
+        other = "--simulate" if asked.simulate else "--no-track"
+        raise OrchError(f"--resume goes on with a run that was kept; {other} makes none", code="E001")
+    origin, overrides, on = resume.asked_for(past)
+    if asked.on is not None and asked.on != on:
+        raise OrchError(f"run {past.id} began with --on {on}", code="E820", hint=f"{asked.on} would be another run")
+    recipe = asked.recipe or (origin if Path(origin).exists() else str(past.path / "recipe.yaml"))
+    return replace(asked, recipe=recipe, overrides=asked.overrides or overrides, on=on)
 
 
 def refuse(recipe: Recipe) -> None:
@@ -115,7 +150,7 @@ def _simulate(recipe: Recipe, asked: Invocation) -> Document:
         forecast = predict(recipe)
         _keep_plans(run, forecast)
         _keep_traces(run, forecast, None)
-        found = simulated_document(forecast)
+        found = simulated_document(forecast) | ({"faults": predicted(recipe, forecast)} if recipe.faults else {})
         _keep_figures(run, figures(found, forecast, None))
         return _finish(run, found)
 
@@ -130,16 +165,21 @@ def refuse_gang(recipe: Recipe, on: str) -> tuple[str, ...]:
     return refuse_or_note(on, recipe.cluster.world_size, _device(recipe), _nodes(recipe, on))
 
 
-def _run(recipe: Recipe, on: str, run: RunLog, show: Show) -> Document:
+def _run(recipe: Recipe, on: str, run: RunLog, show: Show, past: Past | None) -> Document:
     log_dir = None if run.path is None else run.path / "logs"
-    with torch_loading(on), open_gang(recipe, on, log_dir) as gang:
+    make = partial(open_gang, recipe, on, log_dir)
+    run.write(resume.CODE, resume.code_of(recipe))
+    with torch_loading(on), ExitStack() as gangs:
+        gang = gangs.enter_context(make())
         from orch.experiment.execute import Execution
 
         for note in gang.notes:
             show.stage(note)
         execution = Execution(recipe, gang, run, show)
+        if past is not None:
+            execution.go_on_from(past)
         try:
-            outcome = execution.all()
+            outcome = Recovery(make, gangs, recipe.spec.recover.retries, show).through(execution)
         except BaseException as error:
             _keep_part(run, execution, on, error)
             raise
@@ -230,7 +270,7 @@ def _facts(recipe: Recipe, asked: Invocation, on: str | None) -> Facts:
         baseline=recipe.baseline.name,
         command=tuple(sys.argv),
         origin=str(recipe.path),
-        extra={} if on is None else {"on": on},
+        extra={} if on is None else {"on": on, "overrides": asked.overrides},
     )
 
 

@@ -50,6 +50,10 @@ class Measurements:
         # Ranks that share a core.
         self._crowd = 1.0
 
+    def move_to(self, gang: Gang) -> None:
+        """Measure other workers from now on, of the same kind; what was measured counts on."""
+        self._gang = gang
+
     def round(self, most_bytes: int = 0, budget_s: float = 0.0, longest_s: float = LONGEST_S) -> None:
         """Measure everything once; the first time longer. Links: with messages of up to `most_bytes` (0: what the model
         can need) for `budget_s` seconds (0: what a run can afford), but none that would take longer than `longest_s`.

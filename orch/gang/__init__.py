@@ -5,10 +5,20 @@
 loads neither torch nor ray.
 """
 
-from orch.gang.gang import Gang
+from orch.gang.gang import Gang, OnEvent
 from orch.gang.pool import end_all, make_gang, refuse_or_note
 from orch.gang.progress import Place, Progress
 from orch.gang.torchrun import serve_other_ranks
 from orch.gang.worker import Worker
 
-__all__ = ["Gang", "Place", "Progress", "Worker", "end_all", "make_gang", "refuse_or_note", "serve_other_ranks"]
+__all__ = [
+    "Gang",
+    "OnEvent",
+    "Place",
+    "Progress",
+    "Worker",
+    "end_all",
+    "make_gang",
+    "refuse_or_note",
+    "serve_other_ranks",
+]

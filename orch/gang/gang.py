@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from orch.errors import OrchError, RunError
+from orch.errors import LostWorkerError, OrchError, RunError
 from orch.gang.local_workers import Died, Look, Workers
 from orch.gang.shaping import Shaping
 from orch.gang.watch import Watch, waited
@@ -49,7 +49,8 @@ class Gang(Protocol):
         """Run `function(worker, *args, *per_rank[rank])` on every rank; return the results in rank order.
 
         `function` must be importable by name. `on_event(rank, event)` runs here, in this thread. RunError: a worker
-        died, raised, or hung for `hang_after_s`; then all workers are ended. An OrchError of a worker is raised as is.
+        raised; LostWorkerError: one died, hung for `hang_after_s`, or could not be reached by the others. Then all
+        workers are ended. An OrchError of a worker is raised as is.
         """
 
     def close(self) -> None:
@@ -181,7 +182,8 @@ class _Call:
                 next_look_s = now_s + _LOOK_EVERY_S
                 hang = self._watch.hung(now_s, self._workers.look(), self._pending)
                 if hang is not None:
-                    raise self._with_tail(RunError(hang.text, code="E703", hint=self._hint(hang.rank)), hang.rank)
+                    error = self._with_tail(RunError(hang.text, code="E703", hint=self._hint(hang.rank)), hang.rank)
+                    raise LostWorkerError.of(error, [hang.rank])
             if too_late():
                 ranks = ", ".join(map(str, sorted(self._pending)))
                 raise RunError(f"workers did not become ready in time (ranks {ranks} of {size})", code="E705")
@@ -232,16 +234,17 @@ class _Call:
             return self._death(looks, sorted((waiting | lost) - set(self._deaths)))
         own = sorted(set(self._failures) - lost) or sorted(lost)
         failure = self._failures[own[0]]
-        if failure.error is not None:
-            return failure.error
-        return self._exception(own[0], failure, looks, sorted((waiting | lost) - {own[0]}))
+        error = failure.error or self._exception(own[0], failure, looks, sorted((waiting | lost) - {own[0]}))
+        # Connections were lost and nobody died: the network between the ranks was.
+        return LostWorkerError.of(error, own) if own[0] in lost and isinstance(error, RunError) else error
 
-    def _death(self, looks: list[Look], waiters: list[int]) -> RunError:
+    def _death(self, looks: list[Look], waiters: list[int]) -> LostWorkerError:
         rank = min(self._deaths)
         place = str(looks[rank].place)
         how = f"{f' in {place}' if place else ''} ({self._deaths[rank]})"
         text = f"rank {rank} of {len(looks)} died{how}{waited(waiters, 'waited')}"
-        return self._with_tail(RunError(text, code="E701", hint=self._hint(rank)), rank)
+        error = self._with_tail(RunError(text, code="E701", hint=self._hint(rank)), rank)
+        return LostWorkerError.of(error, sorted(self._deaths))
 
     def _exception(self, rank: int, failure: Failure, looks: list[Look], waiters: list[int]) -> RunError:
         place = str(looks[rank].place)

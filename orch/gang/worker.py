@@ -228,6 +228,8 @@ def place_of(error: BaseException) -> str:
 
 def _lost_peer(error: BaseException) -> bool:
     """Tell whether `error` is how a collective reports that another rank went away: a consequence, not a cause."""
+    if isinstance(error, OrchError) and isinstance(error.__cause__, RuntimeError):
+        error = error.__cause__
     if type(error).__name__ in ("DistBackendError", "DistNetworkError", "DistStoreError"):
         return True
     text = str(error)

@@ -16,6 +16,7 @@ from orch.cluster.spec import ClusterSpec
 from orch.errors import OrchError, Position, did_you_mean, quoted
 from orch.models.catalogue import ChosenModel
 from orch.models.datasets import ChosenData
+from orch.plan.fault import Fault
 from orch.recipe.compose import Composed, compose, merge
 from orch.recipe.faults import checked, first
 from orch.recipe.origin import Origin, complete, leaves, origin_of
@@ -68,6 +69,11 @@ class Recipe:
     def seeds(self) -> tuple[int, ...]:
         """Seeds of the trainings whose quality is compared."""
         return tuple(self.spec.seeds)
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """What is to go wrong."""
+        return tuple(entry.fault for entry in self.spec.faults)
 
     @property
     def target(self) -> Target | None:
@@ -125,6 +131,7 @@ def check(composed: Composed) -> Recipe:
     _check_techniques(tree, stacks)
     _check_baseline(tree, spec, stacks)
     _check_batches(tree, stacks, cluster)
+    _check_faults(tree, spec, stacks, cluster)
     _check_quality(tree, spec, stacks)
     model = chosen_model(tree, spec.model)
     data = chosen_data(tree, spec.data, model)
@@ -304,6 +311,31 @@ def _check_sought(tree: Node, spec: RecipeFile) -> None:
         if (fault := unreadable(name, value)) is not None:
             where = (node.find(("constraints", name)) or node).place
             raise OrchError(f"the bound of {name}: {fault}", code="E243", where=where)
+
+
+def _check_faults(tree: Node, spec: RecipeFile, stacks: Mapping[str, Stack], cluster: Cluster) -> None:
+    """Refuse a fault that cannot happen: no such rank, node, stack or step."""
+    entries = tree.get("faults") or tree
+    faults = [entry.fault for entry in spec.faults]
+    for number, fault in enumerate(faults):
+        node = entries.value[number] if isinstance(entries.value, tuple) else entries
+        where = node.where
+        what, most = ("rank", cluster.world_size) if fault.kind == "kill-rank" else ("node", cluster.nodes)
+        if fault.at >= most:
+            raise OrchError(
+                f"faults: there is no {what} {fault.at}", code="E245", where=where, hint=f"there are {most}"
+            )
+        if fault.stack is not None and fault.stack not in stacks:
+            hint = did_you_mean(fault.stack, stacks) or f"stacks: {', '.join(stacks)}"
+            message = f"faults: {quoted(fault.stack)} is no stack of this recipe"
+            raise OrchError(message, code="E245", where=where, hint=hint)
+        for name in stacks if fault.stack is None else (fault.stack,):
+            steps = stacks[name].train.steps or spec.measure.total
+            if fault.step >= steps:
+                message = f"faults: the training of stack {name} ends before step {fault.step}"
+                raise OrchError(message, code="E245", where=where, hint=f"it has steps 0 to {steps - 1}")
+        if fault in faults[:number]:
+            raise OrchError(f"faults: {fault}, twice", code="E245", where=where, hint="once is enough")
 
 
 def _check_quality(tree: Node, spec: RecipeFile, stacks: Mapping[str, Stack]) -> None:

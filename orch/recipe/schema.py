@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from orch.errors import did_you_mean
+from orch.recipe.failures import FaultEntry
 from orch.recipe.section import Count, NearNameError, Section
 from orch.recipe.sweep import Sweep
 from orch.units import Fraction, Seconds
@@ -25,7 +26,6 @@ Metric = Literal["loss", "accuracy", "val_loss", "val_accuracy"]
 LATER = {
     "grid": "a full factorial of cells",
     "scaling": "a series over worker counts",
-    "faults": "failures to inject",
     "tune": "an equal tuning budget for every stack",
 }
 """Sections that a recipe may not use yet, and what they will hold: refused by name, never ignored."""
@@ -172,6 +172,26 @@ class LearningRate(Section):
     warmup: int = Field(default=0, ge=0, description="steps over which it rises linearly from 0")
 
 
+class Checkpoint(Section):
+    """States to go on from. Without this section they are kept only while the run lasts, one every minute."""
+
+    every: Count | None = Field(
+        default=None, description="steps between two, each taken at the end of a block; default: about a minute"
+    )
+    keep: Count = Field(default=1, description="how many stay of each training, the newest")
+    path: str | None = Field(
+        default=None, description="a folder, or a URL that fsspec knows, for all ranks; default: in the run's directory"
+    )
+
+
+class Recover(Section):
+    """What happens when a worker or its node is lost: the gang is made anew and goes on from the last checkpoint."""
+
+    retries: int = Field(
+        default=2, ge=0, description="losses in a row, without a block finished between them, that a run survives"
+    )
+
+
 class Train(Section):
     """How it is trained, the same for every stack."""
 
@@ -191,6 +211,10 @@ class Train(Section):
         default=None,
         description="updates of a whole training; what `measure` takes is timed, the rest only trained; default: that",
     )
+    on_nan: Literal["stop", "go-on"] = Field(
+        default="stop", description="what a loss that is no number does: end the run, naming rank and step, or nothing"
+    )
+    checkpoint: Checkpoint | None = Field(default=None, description="states to go on from, and to keep")
 
     @model_validator(mode="after")
     def _one_batch(self) -> Train:
@@ -323,6 +347,8 @@ class RecipeFile(Section):
         default=[0], description="seeds of the trainings whose quality is compared"
     )
     target: Target | None = Field(default=None, description="the quality at which a training counts as done")
+    faults: list[FaultEntry] = Field(default=[], description="what is to go wrong: [{kill_rank: {rank: 2, step: 31}}]")
+    recover: Recover = Field(default=Recover(), description="what happens when a worker or its node is lost")
     on: Reach | None = Field(
         default=None, description="how workers are reached: local, processes, inline, torchrun, HOST:PORT or ray://HOST"
     )

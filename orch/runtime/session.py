@@ -11,16 +11,17 @@ import importlib
 import math
 import os
 import platform
+import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from orch.errors import RunError
 from orch.models.batches import Batch, Batches
 from orch.models.catalogue import ChosenModel
 from orch.models.datasets import ChosenData
@@ -31,6 +32,7 @@ from orch.runtime.base import GLOO_THREADS, Engine, Setup
 from orch.runtime.engine import PlanEngine
 from orch.runtime.mixture import expert_parameters, spread
 from orch.runtime.optimizers import Schedule, optimizer_factory
+from orch.runtime.training import Training
 from orch.workload.layout import EXPERTS
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ BROADCAST_BYTES = 1 << 28
 # Held-out samples a rank judges where that sends rows over the network: four ranks' 512 tell losses 1 % apart.
 JUDGED = 128
 _SESSION = "session"
+_NO_DEATHS: Mapping[int, Sequence[int]] = {}
 
 
 class Place(Protocol):
@@ -83,6 +86,7 @@ class StackJob:
     seed: int = 0
     engine: str | None = None
     config: Any = None
+    stop_on_nan: bool = True
 
 
 @dataclass(frozen=True)
@@ -110,17 +114,8 @@ class Progressed:
 
 
 @dataclass
-class _Training:
-    job: StackJob
-    engine: Engine
-    batches: Batches
-    loss_of: Callable[[Any, Batch], torch.Tensor]
-    loaded: Loaded
-
-
-@dataclass
 class _Session:
-    trainings: dict[tuple[str, int], _Training] = field(default_factory=dict)
+    trainings: dict[tuple[str, int], Training] = field(default_factory=dict)
 
 
 def prepare(worker: Place, subject: Subject) -> dict[str, Any]:
@@ -167,46 +162,82 @@ def load(worker: Place, job: StackJob) -> None:
         make = getattr(importlib.import_module(module), kind)
         engine = make(job.plan, model, setup, groups)
     loaded = load_data(subject)
-    _session(worker).trainings[job.name, job.seed] = _Training(
-        job, engine, batches_of(worker, subject, job.seed, loaded), loss_function(worker, subject, loaded), loaded
+    batches, loss_of = batches_of(worker, subject, job.seed, loaded), loss_function(worker, subject, loaded)
+    _session(worker).trainings[job.name, job.seed] = Training(
+        job.name, subject.batch, engine, batches, loss_of, loaded, job.stop_on_nan
     )
 
 
-def run_block(worker: Place, stack: str, seed: int, steps: int) -> Block:
+def run_block(
+    worker: Place, stack: str, seed: int, steps: int, deaths: Mapping[int, Sequence[int]] = _NO_DEATHS
+) -> Block:
     """Train `steps` steps of one stack and return what this rank saw; the record is compared with the plan.
 
     All ranks start together. Losses and step times are those of this rank. A step's time goes from the end of the one
-    before it to its own; the last one's includes the work that the plan leaves for the next step.
+    before it to its own; the last one's includes the work that the plan leaves for the next step. `deaths`: the ranks
+    that are to die, by the step of the training.
     """
-    training = _session(worker).trainings[stack, seed]
-    engine, batches = training.engine, training.batches
-    report = partial(_report, worker, training, steps)
+    training = training_of(worker, stack, seed)
+    engine = training.engine
     losses: list[torch.Tensor] = []
     times: list[float] = []
     engine.record.clear()
-    ready = fetched(batches, steps)
+    ready = fetched(training.batches, steps)
     gc.collect()
     gc.disable()
     meet(worker)
     begin = last = last_report = time.perf_counter()
-    for number, batch in enumerate(ready):
-        engine.exact = number >= steps - EXACT_PERIODS * engine.plan.period
-        losses.append(engine.train_step(lambda forward, batch=batch: training.loss_of(forward, batch)))  # type: ignore[misc]
-        if number == steps - 1:
-            # Work that a plan leaves for the next step is this block's work: without it the first step would be a gift.
-            engine.flush()
-        synchronise(worker)
-        now = time.perf_counter()
-        times.append(now - last)
-        last = now
-        if worker.rank == 0 and now - last_report >= REPORT_EVERY_S:
-            last_report = now
-            report(number + 1, float(losses[-1]), now - begin)
-    gc.enable()
+    try:
+        with training.drawing():
+            for number, batch in enumerate(ready):
+                engine.exact = number >= steps - EXACT_PERIODS * engine.plan.period
+                if worker.rank in deaths.get(engine.step, ()):
+                    worker.progress.set(step=engine.step, task=None)
+                    os.kill(os.getpid(), signal.SIGKILL)
+                losses.append(_step(training, batch))
+                if number == steps - 1:
+                    # Work that a plan leaves for the next step is this block's work: without it the first step would be
+                    # a gift.
+                    engine.flush()
+                synchronise(worker)
+                now = time.perf_counter()
+                times.append(now - last)
+                last = now
+                if training.stop_on_nan:
+                    _refuse_nan(worker, losses[-1], engine.step - 1)
+                if worker.rank == 0 and now - last_report >= REPORT_EVERY_S:
+                    last_report = now
+                    _report(worker, training, steps, number + 1, float(losses[-1]), now - begin)
+    finally:
+        gc.enable()
     values = tuple(float(loss) for loss in losses)
     if worker.rank == 0 and values:
-        report(steps, values[-1], time.perf_counter() - begin)
+        _report(worker, training, steps, steps, values[-1], time.perf_counter() - begin)
     return Block(values, tuple(times), tuple(engine.differences()), engine.payload_bytes())
+
+
+def joined(parts: Sequence[Block]) -> Block:
+    """Return the parts of a block that was cut as one."""
+    steps = sum(len(part.losses) for part in parts)
+    return Block(
+        tuple(loss for part in parts for loss in part.losses),
+        tuple(seconds for part in parts for seconds in part.step_times_s),
+        tuple(text for part in parts for text in part.differences),
+        sum(part.payload_bytes * len(part.losses) for part in parts) / max(1, steps),
+    )
+
+
+def _step(training: Training, batch: Batch) -> torch.Tensor:
+    return training.engine.train_step(lambda forward: training.loss_of(forward, batch))
+
+
+def _refuse_nan(worker: Place, loss: torch.Tensor, step: int) -> None:
+    value = float(loss)
+    if not math.isfinite(value):
+        raise RunError(
+            f"the loss of rank {worker.rank} became {value} in step {step}", code="E663",
+            hint="a smaller learning rate, or look at that batch; train.on_nan=go-on trains on",
+        )  # fmt: skip
 
 
 def evaluate(worker: Place, stack: str, seed: int) -> dict[str, float]:
@@ -214,7 +245,7 @@ def evaluate(worker: Place, stack: str, seed: int) -> dict[str, float]:
 
     Where experts are spread every rank must run the model, and rows travel: each judges `JUDGED` samples of its own.
     """
-    training = _session(worker).trainings[stack, seed]
+    training = training_of(worker, stack, seed)
     training.engine.flush()
     spread_out, test = EXPERTS in training.engine.plan.groups, training.loaded.test
     if worker.rank != 0 and not spread_out:
@@ -233,7 +264,7 @@ def evaluate(worker: Place, stack: str, seed: int) -> dict[str, float]:
 
 def timeline(worker: Place, stack: str, seed: int) -> Any:
     """Return the recorded timeline of the stack's last block on this rank, or None when no whole period is kept."""
-    found = _session(worker).trainings[stack, seed].engine.record.timeline()
+    found = training_of(worker, stack, seed).engine.record.timeline()
     return found if len(found) else None
 
 
@@ -243,7 +274,7 @@ def fingerprint(worker: Place, stack: str, seed: int) -> str:
     """
     import hashlib
 
-    training = _session(worker).trainings[stack, seed]
+    training = training_of(worker, stack, seed)
     training.engine.flush()
     digest = hashlib.sha256()
     own = expert_parameters(training.engine.model) if EXPERTS in training.engine.plan.groups else frozenset()
@@ -260,6 +291,11 @@ def forget(worker: Place, stack: str, seed: int) -> None:
     training = _session(worker).trainings.pop((stack, seed), None)
     if training is not None:
         training.engine.close()
+
+
+def training_of(worker: Place, stack: str, seed: int) -> Training:
+    """Return the training of a loaded stack; KeyError when it is not loaded."""
+    return _session(worker).trainings[stack, seed]
 
 
 def _session(worker: Place) -> _Session:
@@ -331,7 +367,7 @@ def _start_equal(worker: Place, model: torch.nn.Module) -> None:
         torch._C._distributed_c10d._broadcast_coalesced(worker.process_group("meet"), tensors, BROADCAST_BYTES, 0)
 
 
-def _report(worker: Place, training: _Training, steps: int, step: int, loss: float, seconds: float) -> None:
-    samples = training.job.subject.batch * worker.world_size * step
+def _report(worker: Place, training: Training, steps: int, step: int, loss: float, seconds: float) -> None:
+    samples = training.batch * worker.world_size * step
     speed = samples / seconds if seconds > 0 else math.nan
-    worker.emit(Progressed(training.job.name, step, steps, loss, speed))
+    worker.emit(Progressed(training.stack, step, steps, loss, speed))

@@ -16,11 +16,13 @@ Whole files are replaced in one step; step files are only appended to. Paths ins
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import cast
@@ -102,6 +104,16 @@ class RunDirectory:
         """Replace a file of the run by `value`, secrets removed."""
         encoding.write_json(self.inside(name), redact(_plain(value)))
 
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Hold the run for this process alone. BlockingIOError: another one has it."""
+        handle = os.open(self.path / "recipe.yaml", os.O_RDONLY)  # which is never replaced
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        finally:
+            os.close(handle)
+
     def inside(self, name: str) -> Path:
         """Return the path of `name` in this directory. Raises ValueError for a name that leads out of it."""
         inner = Path(os.path.normpath(name))
@@ -127,12 +139,29 @@ def create(root: Path, facts: Facts) -> RunDirectory:
     return directory
 
 
+def reopen(run: RunDirectory) -> None:
+    """Take up a run that ended: queued again, owned by this process; `run.json` keeps how it had ended."""
+    before = run.state or state.new()
+    ended = {"status": before.status, "reason": before.reason, "ended_s": before.ended_s, "host": before.owner.host}
+    facts = run.facts
+    earlier = facts.get("ended_before")
+    encoding.write_json(
+        run.path / "run.json", facts | {"ended_before": [*(earlier if isinstance(earlier, list) else []), ended]}
+    )
+    state.write(run.path, state.reopened(before))
+
+
 def write_recipe(directory: RunDirectory, resolved: Mapping[str, object], origins: Mapping[str, object]) -> None:
     """Keep the resolved recipe as YAML and, per value, where it came from; secrets removed from both."""
-    plain = redact(_plain(resolved))
+    plain = recorded(resolved)
     text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
     encoding.write_text(directory.path / "recipe.yaml", text)
     encoding.write_json(directory.path / "origins.json", redact({key: str(value) for key, value in origins.items()}))
+
+
+def recorded(resolved: Mapping[str, object]) -> object:
+    """Return a resolved recipe as a run keeps it: plain data without secrets."""
+    return redact(_plain(resolved))
 
 
 def write_diff(directory: RunDirectory, diff: str) -> None:

@@ -87,8 +87,13 @@ class State:
         if status == "queued":
             return self
         if status == "running":
-            return replace(self, status=status, started_s=now)
+            return replace(self, status=status, started_s=self.started_s or now)
         return replace(self, status=status, ended_s=now, reason=reason)
+
+
+def reopened(state: State) -> State:
+    """Return the state of a run that this process takes up where it ended; its times go on from the first start."""
+    return State("queued", Owner.here(), state.created_s, state.started_s)
 
 
 def new(status: Status = "queued") -> State:

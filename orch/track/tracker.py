@@ -117,6 +117,24 @@ class Tracker:
                 code="E801",
                 hint="choose another place with --runs DIR",
             ) from error
+        with self._opened(made, project) as run:
+            yield run
+
+    @contextmanager
+    def take_up(self, made: RunDirectory, project: Path | None = None) -> Iterator[RunLog]:
+        """Open a run that ended before it was done, to go on. OrchError (E820): another driver was faster, or the
+        directory refuses.
+        """
+        try:
+            with made.taken():
+                directories.reopen(made)
+                with self._opened(made, project, again=True) as run:
+                    yield run
+        except BlockingIOError as error:
+            raise OrchError(f"run {made.id} is being taken up by another driver", code="E820") from error
+
+    @contextmanager
+    def _opened(self, made: RunDirectory, project: Path | None, *, again: bool = False) -> Iterator[Run]:
         if self._index is not None:
             self._index.open()
         run = Run(made, project or Path.cwd(), self._warn, self._index)
@@ -124,7 +142,7 @@ class Tracker:
             try:
                 yield run
             except BaseException as error:
-                if run.is_queued and isinstance(error, OrchError) and error.exit_code == 2:
+                if run.is_queued and isinstance(error, OrchError) and error.exit_code == 2 and not again:
                     run.discard()
                 else:
                     run.close(*_end_of(error))
