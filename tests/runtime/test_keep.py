@@ -8,7 +8,7 @@ from orch import registry
 from orch.gang import make_gang
 from orch.models import catalogue
 from orch.models.datasets import choose_data
-from orch.runtime import keep, session
+from orch.runtime import keep, session, warmup
 from orch.runtime.checkpoint import Saved
 from orch.runtime.observe import merge
 from orch.runtime.session import StackJob, Subject
@@ -20,7 +20,7 @@ STACKS = {"ddp": ["torch-ddp"], "dear+power": ["dear", "power-sgd"], "topk": ["t
 
 def jobs_of(gang: Any) -> list[StackJob]:
     gang.call(session.prepare, SUBJECT)
-    profile = merge(gang.call(session.watch, SUBJECT, 0, 2)).profile
+    profile = merge(gang.call(warmup.watch, SUBJECT, 0, 2)).profile
     lookup = {name: registry.technique(name) for name in registry.techniques()}
     made = []
     for name, techniques in STACKS.items():
@@ -68,7 +68,7 @@ def test_a_damaged_checkpoint_is_told_and_ends_nothing(tmp_path) -> None:
     (tmp_path / "rank0.safetensors").write_bytes(b"\x80\x04K\x01.")
     with make_gang("inline", 1) as gang:
         gang.call(session.prepare, SUBJECT)
-        profile = merge(gang.call(session.watch, SUBJECT, 0, 1)).profile
+        profile = merge(gang.call(warmup.watch, SUBJECT, 0, 1)).profile
         lookup = {name: registry.technique(name) for name in registry.techniques()}
         plan = small.planned(profile, small.cluster(1, 1e-4, 1e-9), [small.member(lookup["wfbp"])], lookup, 16)
         gang.call(session.load, StackJob("s", SUBJECT, plan))
