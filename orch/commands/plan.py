@@ -84,8 +84,7 @@ def _measured_cells(recipe: Recipe) -> dict[str, Mapping[str, Any]]:
 
 def _say_cells(cells: Mapping[str, Mapping[str, Any]]) -> None:
     from orch.commands._output import say
-    from orch.sweep.metrics import key
-    from orch.sweep.results import shown
+    from orch.sweep.metrics import key, shown
 
     if cells:
         say("\nmeasured by a sweep, and not run again by one:")

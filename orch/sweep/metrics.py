@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orch.recipe.sweep import LEARNED, Sweep, bound_value
+from orch.units import format_bytes, format_seconds
 
 Values = Mapping[str, float]
 
@@ -139,3 +140,16 @@ def checked(values: Values) -> Values:
         if not math.isfinite(value):
             raise InfeasibleError(f"{metric} is {value}")
     return values
+
+
+def shown(name: str, value: float | None) -> str:
+    """Return a metric for people; `name` is its key in JSON."""
+    if value is None:
+        return ""
+    if name.endswith("_per_s"):
+        return f"{value:.0f}/s"
+    if name.endswith("_s"):
+        return format_seconds(value)
+    if name.endswith("_bytes"):
+        return format_bytes(value)
+    return f"{value:.2f}x" if name == "speedup" else f"{value:.4g}"

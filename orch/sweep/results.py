@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orch.sweep.metrics import Sought, key
+from orch.sweep.metrics import Sought, key, shown
 from orch.sweep.study import COMPLETE, Record, best_of, feasible
-from orch.units import format_bytes, format_seconds
+from orch.units import format_bytes
 
 Document = dict[str, Any]
 _SHOWN = 12
@@ -44,19 +44,6 @@ def overrides_of(params: Mapping[str, Any]) -> list[str]:
         for path, value in params.items()
         if path != "stack"
     ]
-
-
-def shown(name: str, value: float | None) -> str:
-    """Return a metric for people; `name` is its key in JSON."""
-    if value is None:
-        return ""
-    if name.endswith("_per_s"):
-        return f"{value:.0f}/s"
-    if name.endswith("_s"):
-        return format_seconds(value)
-    if name.endswith("_bytes"):
-        return format_bytes(value)
-    return f"{value:.2f}x" if name == "speedup" else f"{value:.4g}"
 
 
 def table_of(found: Document) -> tuple[list[str], list[list[str]]]:

@@ -7,8 +7,7 @@ from collections import Counter
 from typing import Any
 
 from orch.experiment.show import Terminal
-from orch.sweep.metrics import Sought, key
-from orch.sweep.results import shown
+from orch.sweep.metrics import Sought, key, shown
 from orch.sweep.study import COMPLETE, Record, best_of
 
 _EVERY_S = 0.1

@@ -21,7 +21,7 @@ def requested(browser) -> set[str]:
 
 @pytest.mark.slow
 def test_a_report_opens_in_a_real_browser_and_asks_no_network(browser, reported) -> None:
-    browser.get_log("performance")
+    browser.get_log("performance"), browser.get_log("browser")  # what earlier pages left
     browser.get(f"file://{reported.page}")
     assert browser.title == "made-up - orch"
     assert requested(browser) <= {"file", "data"}

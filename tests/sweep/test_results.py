@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orch.sweep.metrics import Objective, Sought
-from orch.sweep.results import document, lines_of, overrides_of, ranked, shown, table_of
+from orch.sweep.metrics import Objective, Sought, shown
+from orch.sweep.results import document, lines_of, overrides_of, ranked, table_of
 from orch.sweep.study import About, Record
 
 SOUGHT = Sought((Objective("step_time", False),))
