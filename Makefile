@@ -11,7 +11,7 @@ PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet -
 COMPILE := $(BIN)/python -m compileall -q orch techniques
 
 .DEFAULT_GOAL := help
-.PHONY: help run test browser quick lint format bench bench-accuracy matrix gpu wheel clean distclean
+.PHONY: help run test test-machines test-others browser quick lint format bench bench-accuracy matrix gpu wheel clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 18
@@ -19,8 +19,21 @@ help:  ## this list
 run: $(STAMPS)/run  ## install, then run recipes/quickstart.yaml (ARGS="measure.blocks=4" are passed on)
 	@$(BIN)/orch run recipes/quickstart.yaml $(ARGS)
 
+# Tests wait for processes more than they compute, so two halves run at once. The first is all that makes namespaces and gangs
+# of other machines' kinds, whose leftovers its tests count. Each half's output comes whole, when it ends.
+HALF  := tests/gang tests/launch tests/doctor tests/commands tests/experiment/test_emulated.py
+HALVES := env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(BIN)/python -m pytest -q $(ARGS)
+
 test: lint browser  ## install what tests need, lint, and run every test
-	@$(BIN)/python -m pytest -q $(ARGS)
+	@echo "running the tests, in two halves whose output comes when they end (about eight minutes on 2 cores) ..." >&2
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-machines test-others
+
+test-machines: $(STAMPS)/dev
+	@$(HALVES) $(HALF)
+
+test-others: $(STAMPS)/dev
+	@$(HALVES) $(HALF:%=--ignore=%) tests
+
 
 # Reports are tested in a real browser. Without the right to install one their test is skipped, unless ORCH_BROWSER=required.
 browser:  ## chromium and its driver, which tests of reports need (apt-get, when root)
