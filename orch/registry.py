@@ -257,16 +257,24 @@ def _places() -> Iterator[Place]:
 
 
 def _built_in() -> Iterator[Place]:
-    root = PACKAGE.parent / "techniques"
-    for family in _entries(root):
+    for family in _entries(PACKAGE.parent / "techniques"):
         if family.is_dir() and not family.name.startswith(("_", ".")):
-            for path in _technique_files(family):
-                yield Place(
-                    _name(path),
-                    f"techniques.{family.name}.{path.stem}",
-                    f"techniques/{family.name}/{path.name}",
-                    family.name,
-                )
+            yield from _family(family, family.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _family(folder: Path, stamp: int) -> tuple[Place, ...]:
+    """Return the techniques of a folder, which is listed anew when its `stamp` [ns] of modification changes."""
+    del stamp
+    return tuple(
+        Place(
+            _name(path),
+            f"techniques.{folder.name}.{path.stem}",
+            f"techniques/{folder.name}/{path.name}",
+            folder.name,
+        )
+        for path in _technique_files(folder)
+    )
 
 
 def _technique_files(folder: Path) -> list[Path]:
