@@ -1,0 +1,120 @@
+"""How many trials a second a sweep makes: `python -m benchmarks.bench_sweep`. Bars: 300 simulated ones with a random sampler,
+100 with TPE, and 10 real ones of a trivial job of 2 workers that stay warm.
+
+Beside them, in the same process: plain Optuna on the same space with its own journal file and an objective that costs
+nothing, which is what proposing and keeping alone take; and, with `--ray`, Ray Tune with trials that do nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+from orch.experiment.show import Terminal
+from orch.gang import end_all
+from orch.sweep.doing import Asked
+from orch.sweep.invoke import sweep
+
+BARS = {"random": 300.0, "TPE": 100.0, "real": 10.0}
+RECIPE = """\
+orch: 1
+name: rate
+model: resnet-digits
+data: digits8
+train: {batch_per_worker: 8, optimizer: {sgd: {lr: 0.05}}}
+cluster: {use: local-4, devices_per_node: 2}
+stacks: {wfbp: [wfbp], buckets: [bucketed]}
+baseline: wfbp
+measure: {blocks: 1, steps: 1, warmup: 0}
+sweep:
+  over: {stack: [buckets], techniques.bucketed.cap: {low: 1KiB, high: 1MiB}}
+  minimize: step_time
+  confirm: false
+"""
+
+
+def swept_per_s(root: Path, trials: int, *overrides: str, on: str | None = None, warm: int = 1) -> float:
+    """Return trials a second of a sweep, its first `warm` trials and all start-up left out."""
+    recipe = root / "rate.yaml"
+    recipe.write_text(RECIPE, encoding="utf-8")
+    runs = root / f"runs{len(list(root.iterdir()))}"
+
+    def run(total: int) -> float:
+        begin = perf_counter()
+        asked = Asked(str(recipe), overrides, on=on, simulate=on is None, trials=total, runs=runs, track=False)
+        sweep(asked, Terminal(io.StringIO()))
+        return perf_counter() - begin
+
+    run(warm)
+    again = run(warm)  # opening the study and nothing else
+    return trials / (run(warm + trials) - again)
+
+
+def optuna_per_s(root: Path, trials: int, sampler: optuna.samplers.BaseSampler) -> float:
+    """Return trials a second of plain Optuna on the same space with its journal file."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    path = root / f"plain{len(list(root.iterdir()))}.journal"
+    study = optuna.create_study(storage=JournalStorage(JournalFileBackend(str(path))), sampler=sampler)
+
+    def objective(trial: optuna.Trial) -> float:
+        return float(trial.suggest_int("cap", 1 << 10, 1 << 20))
+
+    begin = perf_counter()
+    study.optimize(objective, n_trials=trials)
+    return trials / (perf_counter() - begin)
+
+
+def tune_per_s(trials: int) -> float:
+    """Return trials a second of Ray Tune whose trainable returns at once; it needs the extras of ray[tune]."""
+    import ray
+    from ray import tune
+
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        run: Callable[[dict[str, float]], dict[str, float]] = lambda config: {"x": config["x"]}  # noqa: E731
+        begin = perf_counter()
+        tune.Tuner(run, param_space={"x": tune.uniform(0, 1)}, tune_config=tune.TuneConfig(num_samples=trials)).fit()
+        return trials / (perf_counter() - begin)
+    finally:
+        ray.shutdown()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print trials a second beside their bars; return how many bars were missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=400, help="simulated trials of each sampler")
+    parser.add_argument("--real", type=int, default=40, help="real trials; 0 leaves them out")
+    parser.add_argument("--ray", action="store_true", help="Ray Tune beside them")
+    asked = parser.parse_args(arguments)
+    missed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        rates = {
+            "random": swept_per_s(root, asked.trials, "sweep.sampler=RandomSampler"),
+            "TPE": swept_per_s(root, asked.trials, "sweep.sampler=TPESampler"),
+        }
+        if asked.real:
+            rates["real"] = swept_per_s(root, asked.real, "sweep.sampler=RandomSampler", on="processes", warm=2)
+            end_all()
+        for name, rate in rates.items():
+            missed += rate < BARS[name]
+            print(f"orch sweep, {name:6}  {rate:7.1f} trials/s  (bar {BARS[name]:.0f})")
+        samplers = {"random": optuna.samplers.RandomSampler(seed=0), "TPE": optuna.samplers.TPESampler(seed=0)}
+        for name, sampler in samplers.items():
+            print(f"plain Optuna, {name:6}{optuna_per_s(root, asked.trials, sampler):7.1f} trials/s  (objective free)")
+        if asked.ray:
+            print(f"Ray Tune              {tune_per_s(20):7.1f} trials/s  (trials that do nothing)")
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
