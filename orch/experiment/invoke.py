@@ -28,7 +28,7 @@ from orch.experiment.recovery import Recovery
 from orch.experiment.results import document, results, simulated_document
 from orch.experiment.show import Show
 from orch.experiment.trace import trace
-from orch.gang import Gang, make_gang, refuse_or_note, serve_other_ranks
+from orch.gang import Gang, alike, make_gang, refuse_or_note, serve_other_ranks
 from orch.plan import to_json
 from orch.recipe import Recipe, load
 from orch.track.directory import Facts, RunDirectory
@@ -115,10 +115,10 @@ def _as_begun(asked: Invocation, past: RunDirectory) -> Invocation:
         other = "--simulate" if asked.simulate else "--no-track"
         raise OrchError(f"--resume goes on with a run that was kept; {other} makes none", code="E001")
     origin, overrides, on = resume.asked_for(past)
-    if asked.on is not None and asked.on != on:
+    if asked.on is not None and (on is None or not alike(asked.on, on)):
         raise OrchError(f"run {past.id} began with --on {on}", code="E820", hint=f"{asked.on} would be another run")
     recipe = asked.recipe or (origin if Path(origin).exists() else str(past.path / "recipe.yaml"))
-    return replace(asked, recipe=recipe, overrides=asked.overrides or overrides, on=on)
+    return replace(asked, recipe=recipe, overrides=asked.overrides or overrides, on=asked.on or on)
 
 
 def refuse(recipe: Recipe) -> None:

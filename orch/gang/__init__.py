@@ -6,7 +6,7 @@ loads neither torch nor ray.
 """
 
 from orch.gang.gang import Gang, OnEvent
-from orch.gang.pool import end_all, make_gang, refuse_or_note
+from orch.gang.pool import alike, end_all, make_gang, refuse_or_note
 from orch.gang.progress import Place, Progress
 from orch.gang.torchrun import serve_other_ranks
 from orch.gang.worker import Worker
@@ -17,6 +17,7 @@ __all__ = [
     "Place",
     "Progress",
     "Worker",
+    "alike",
     "end_all",
     "make_gang",
     "refuse_or_note",

@@ -111,6 +111,12 @@ def refuse_or_note(on: str, size: int, device: str = "cpu", nodes: Sequence[Node
     return machine.refuse_or_note(size, device) if on in ("processes", "local", "emulate") else ()
 
 
+def alike(on: str, other: str) -> bool:
+    """Whether two values of `--on` reach workers in the same way: a Ray cluster that a job makes anew has another
+    address."""
+    return on == other or (_is_address(on) and _is_address(other))
+
+
 def _is_address(on: str) -> bool:
     match = _ADDRESS.fullmatch(on)
     return match is not None and (match[1] is None or 1 <= int(match[1]) <= 65_535)

@@ -10,7 +10,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from orch.errors import OrchError, RunError
-from orch.gang import end_all, make_gang, refuse_or_note
+from orch.gang import alike, end_all, make_gang, refuse_or_note
 from orch.gang.pool import MAKERS
 from orch.recipe import schema
 from tests.gang import functions
@@ -221,3 +221,16 @@ def test_workers_that_outnumber_the_cores_evenly_are_bound_with_all_their_thread
 def test_torch_is_held_to_the_threads_asked_for() -> None:
     with make_gang("processes", 1, threads=2, env={"ORCH_TEST": "yes"}) as gang:
         assert gang.call(functions.environment) == [(2, "2", "yes")]
+
+
+@pytest.mark.parametrize(
+    ("on", "other", "same"),
+    [
+        ("local", "local", True),
+        ("10.0.0.1:6379", "ray://head:10001", True),
+        ("local", "processes", False),
+        ("local", "10.0.0.1:6379", False),
+    ],
+)
+def test_two_addresses_are_one_way_to_reach_workers(on: str, other: str, same: bool) -> None:
+    assert alike(on, other) is same
