@@ -42,7 +42,7 @@ def test_everything_with_a_name_has_a_page(orch, name: str, parts: list[str]) ->
     [
         ("MG_WFBP", "nothing is named 'MG_WFBP'; did you mean mg-wfbp? [E015]"),
         ("train.stepz", "nothing is named 'train.stepz'; did you mean train.steps? [E015]"),
-        ("nodez", "nothing is named 'nodez'; did you mean nodes? [E015]"),
+        ("nodees", "nothing is named 'nodees'; did you mean nodes? [E015]"),
     ],
 )
 def test_the_nearest_name_is_offered(orch, name: str, line: str) -> None:
