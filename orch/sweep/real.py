@@ -80,7 +80,8 @@ class Bench:
     def run(
         self, recipe: Recipe, log: TrialLog, after_block: Callable[[Trained], None] | None = None, number: int = -1
     ) -> Outcome:
-        """Run a recipe on warm workers. Raises what the run raises; out of memory as InfeasibleError."""
+        """Run a recipe on warm workers. Raises what the run raises; out of memory, and a loss that is no number, as
+        InfeasibleError."""
         killed = _killed_for_memory()
         with (
             open_gang(recipe, self.on, None if log.path is None else log.path / "logs") as gang,
@@ -96,6 +97,8 @@ class Bench:
             except RunError as error:
                 if error.code == "E701" and _killed_for_memory() > killed:
                     raise InfeasibleError(f"out of memory: {error}") from None
+                if error.code == "E663":
+                    raise InfeasibleError(error.message) from None
                 raise
             finally:
                 log.close()
