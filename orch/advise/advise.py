@@ -22,7 +22,7 @@ from orch.plan import Plan
 from orch.recipe import Recipe
 from orch.report.stored import StoredRun
 from orch.simulate import simulate
-from orch.simulate.variants import step_times
+from orch.simulate.variants import obstacle, step_times
 from orch.stack import untested_pairs
 from orch.track import directory
 
@@ -243,7 +243,7 @@ def _gain(base: Plan, plan: Plan, cluster: Cluster, past_error: float) -> Gain:
         np.array([(1.0 + band) ** corner[place] for corner in corners])
         for place, band in enumerate((bands.start_up, bands.per_byte, bands.compute))
     ]
-    if cluster.jitter or cluster.uneven:
+    if obstacle(cluster):
         times = [
             np.array([simulate(one, cluster.scaled(*(f[n] for f in factors))).step_time_s for n in range(len(corners))])
             for one in (base, plan)

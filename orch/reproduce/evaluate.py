@@ -20,7 +20,7 @@ from orch.reproduce.draws import Array, Group, Input, drawn, groups_of, inputs_o
 from orch.reproduce.paper import Paper, recipe_path, rows
 from orch.reproduce.sobol import NUM_DRAWS
 from orch.reproduce.tables import TableRow
-from orch.simulate.variants import step_times
+from orch.simulate.variants import obstacle, step_times
 from orch.stack import payload_bytes
 
 
@@ -136,9 +136,11 @@ def evaluate(
     path = recipe_path(paper, experiment)
     texts = [setting.text for setting in cell.settings]
     recipe = _loaded(path, texts, cell.settings)
-    if recipe.cluster.jitter or recipe.cluster.uneven:
-        message = "the cluster's ranks differ, or jitter: their draws cannot be simulated together"
-        raise OrchError(message, code="E354", where=Position(display(path)), hint="describe equal nodes without jitter")
+    odd = obstacle(recipe.cluster)
+    if odd is not None:
+        message = f"{odd}: their draws cannot be simulated together"
+        hint = "describe equal nodes without jitter, lanes and waits"
+        raise OrchError(message, code="E354", where=Position(display(path)), hint=hint)
     inputs = inputs_of(recipe)
     loads = [(group, _varied(path, recipe, texts, group, cell)) for group in groups_of(inputs)]
     found: dict[str, StackDraws] = {}

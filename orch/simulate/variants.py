@@ -23,17 +23,24 @@ if TYPE_CHECKING:
 Stretch = Callable[[Task], Any]
 
 
+def obstacle(cluster: Cluster) -> str | None:
+    """Return what of `cluster` only `simulate` can reckon with, None when its variants can be simulated together."""
+    if cluster.jitter or cluster.uneven:
+        return "the cluster's ranks differ, or jitter"
+    if cluster.sharing is not None and (cluster.sharing.lanes > 1 or cluster.sharing.wait_s):
+        return "the cluster's collectives have lanes, or waits"
+    return None
+
+
 def step_times(plan: Plan, cluster: Cluster, stretch: Stretch | None = None) -> NDArray[np.float64]:
     """Return the step time [variants] of `plan` in steady state, in seconds; [1] where no cost is an array.
 
     `cluster` may hold arrays (`Cluster.scaled`, links with arrays); `stretch(task)` multiplies what a task costs, for
-    compute whose seconds were measured. All ranks are taken to be alike; raises ValueError for a cluster that says
-    otherwise, or whose sharing is known by more than the two slowdowns.
+    compute whose seconds were measured. Raises ValueError for a cluster of which `obstacle` names something.
     """
-    if cluster.jitter or cluster.uneven:
-        raise ValueError("variants are simulated on even ranks")
-    if cluster.sharing is not None and (cluster.sharing.lanes > 1 or cluster.sharing.wait_s):
-        raise ValueError("variants are simulated without lanes and waits")
+    found = obstacle(cluster)
+    if found is not None:
+        raise ValueError(f"variants are simulated together on even ranks without lanes and waits; {found}")
     streams: dict[str, int] = {COMPUTE: 0}
     programs = [program_of(plan, index, cluster, streams) for index in range(plan.period)]
     if stretch is not None:

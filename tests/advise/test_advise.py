@@ -41,6 +41,21 @@ def test_gains_are_those_that_plan_predicts(resnet) -> None:
     assert resnet.tried > 20
 
 
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        "cluster.sharing={compute_slowdown: 1.2, communication_slowdown: 1.1, lanes: 2, wait: 1ms, source: a test}",
+        "cluster.jitter=0.1",
+    ],
+)
+def test_clusters_whose_variants_are_simulated_one_by_one(cluster: str) -> None:
+    recipe = load("quickstart", [cluster])
+    forecast = predict(recipe)
+    found = by_name(advise(recipe))
+    assert found["wfbp"].gain.median == pytest.approx(forecast.speedup("wfbp"))
+    assert found["wfbp"].gain.lo < found["wfbp"].gain.median
+
+
 def test_a_gain_inside_the_error_is_not_sold(resnet) -> None:
     found = by_name(resnet)
     assert found["mg-wfbp"].gain.median > 1.0  # and yet
