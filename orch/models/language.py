@@ -6,6 +6,7 @@ square of the sequence where they do.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal, Self
 
@@ -96,9 +97,12 @@ class CharTransformerKnobs(TransformerKnobs):
     hidden: int = count(64, "width of the residual stream")
 
 
-@lru_cache(maxsize=32)
-def gpt2_profile(knobs: LibraryKnobs) -> Profile:
-    """Return the profile of transformers' GPT2LMHeadModel, head tied to the token embedding."""
+# Draws the feed-forward part of a layer: of a draft, the block's name, and the layer's number.
+FeedForward = Callable[[Draft, str, int], None]
+
+
+def gpt2_draft(knobs: LibraryKnobs, feed_forward: FeedForward) -> Draft:
+    """Return the modules of transformers' GPT2LMHeadModel, head tied to the token embedding."""
     draft, rows, hidden = Draft(), knobs.seq_len, knobs.hidden
     draft.embedding("transformer.wte", rows, knobs.vocab, hidden, tied=("lm_head",))
     # Positions are looked up once for the whole batch; a sample is charged a full sequence, as it is added to each.
@@ -110,30 +114,66 @@ def gpt2_profile(knobs: LibraryKnobs) -> Profile:
         draft.attention(f"{block}.attn", rows, hidden, knobs.num_heads, fused=knobs.attention == "fused")
         draft.linear(f"{block}.attn.c_proj", rows, hidden, hidden, across=True)
         draft.norm(f"{block}.ln_2", rows, hidden)
-        draft.linear(f"{block}.mlp.c_fc", rows, hidden, 4 * hidden, across=True)
-        draft.linear(f"{block}.mlp.c_proj", rows, 4 * hidden, hidden, across=True)
+        feed_forward(draft, block, layer)
     draft.norm("transformer.ln_f", rows, hidden)
     draft.module("lm_head", 2 * rows * hidden * knobs.vocab, rows * knobs.vocab)
-    return draft.finish("gpt2", DERIVED)
+    return draft
+
+
+def gpt2_feed_forward(knobs: LibraryKnobs) -> FeedForward:
+    """Return what draws a dense feed-forward part of GPT-2."""
+    rows, hidden = knobs.seq_len, knobs.hidden
+
+    def draw(draft: Draft, block: str, layer: int) -> None:
+        del layer
+        draft.linear(f"{block}.mlp.c_fc", rows, hidden, 4 * hidden, across=True)
+        draft.linear(f"{block}.mlp.c_proj", rows, 4 * hidden, hidden, across=True)
+
+    return draw
+
+
+@lru_cache(maxsize=32)
+def gpt2_profile(knobs: LibraryKnobs) -> Profile:
+    """Return the profile of GPT-2."""
+    return gpt2_draft(knobs, gpt2_feed_forward(knobs)).finish("gpt2", DERIVED)
+
+
+def bert_draft(knobs: LibraryKnobs, feed_forward: FeedForward) -> Draft:
+    """Return the modules of transformers' BertForPreTraining, decoder tied to the word embedding."""
+    draft, rows, hidden = Draft(), knobs.seq_len, knobs.hidden
+    _bert_embeddings(draft, knobs)
+    for layer in range(knobs.num_layers):
+        block = f"bert.encoder.layer.{layer}"
+        for part in ("query", "key", "value"):
+            draft.linear(f"{block}.attention.self.{part}", rows, hidden, hidden)
+        draft.attention(f"{block}.attention.self", rows, hidden, knobs.num_heads, fused=knobs.attention == "fused")
+        draft.linear(f"{block}.attention.output.dense", rows, hidden, hidden)
+        draft.norm(f"{block}.attention.output.LayerNorm", rows, hidden)
+        feed_forward(draft, block, layer)
+        draft.norm(f"{block}.output.LayerNorm", rows, hidden)
+    _bert_heads(draft, knobs)
+    return draft
+
+
+def bert_feed_forward(knobs: LibraryKnobs) -> FeedForward:
+    """Return what draws a dense feed-forward part of BERT."""
+    rows, hidden = knobs.seq_len, knobs.hidden
+
+    def draw(draft: Draft, block: str, layer: int) -> None:
+        del layer
+        draft.linear(f"{block}.intermediate.dense", rows, hidden, 4 * hidden)
+        draft.linear(f"{block}.output.dense", rows, 4 * hidden, hidden)
+
+    return draw
 
 
 @lru_cache(maxsize=32)
 def bert_profile(knobs: LibraryKnobs) -> Profile:
-    """Return the profile of transformers' BertForPreTraining, decoder tied to the word embedding."""
-    draft, rows, hidden = Draft(), knobs.seq_len, knobs.hidden
-    bert_embeddings(draft, knobs)
-    for layer in range(knobs.num_layers):
-        block = f"bert.encoder.layer.{layer}"
-        bert_attention(draft, block, knobs)
-        draft.linear(f"{block}.intermediate.dense", rows, hidden, 4 * hidden)
-        draft.linear(f"{block}.output.dense", rows, 4 * hidden, hidden)
-        draft.norm(f"{block}.output.LayerNorm", rows, hidden)
-    bert_heads(draft, knobs)
-    return draft.finish("bert", DERIVED)
+    """Return the profile of BERT."""
+    return bert_draft(knobs, bert_feed_forward(knobs)).finish("bert", DERIVED)
 
 
-def bert_embeddings(draft: Draft, knobs: LibraryKnobs) -> None:
-    """Add what BERT does before its blocks."""
+def _bert_embeddings(draft: Draft, knobs: LibraryKnobs) -> None:
     rows, hidden, embeddings = knobs.seq_len, knobs.hidden, "bert.embeddings"
     draft.embedding(f"{embeddings}.word_embeddings", rows, knobs.vocab, hidden, tied=("cls.predictions.decoder",))
     start = len(draft.tensors)
@@ -143,18 +183,7 @@ def bert_embeddings(draft: Draft, knobs: LibraryKnobs) -> None:
     draft.norm(f"{embeddings}.LayerNorm", rows, hidden)
 
 
-def bert_attention(draft: Draft, block: str, knobs: LibraryKnobs) -> None:
-    """Add the attention of one of BERT's blocks, with its norm."""
-    rows, hidden = knobs.seq_len, knobs.hidden
-    for part in ("query", "key", "value"):
-        draft.linear(f"{block}.attention.self.{part}", rows, hidden, hidden)
-    draft.attention(f"{block}.attention.self", rows, hidden, knobs.num_heads, fused=knobs.attention == "fused")
-    draft.linear(f"{block}.attention.output.dense", rows, hidden, hidden)
-    draft.norm(f"{block}.attention.output.LayerNorm", rows, hidden)
-
-
-def bert_heads(draft: Draft, knobs: LibraryKnobs) -> None:
-    """Add both pre-training heads of BERT."""
+def _bert_heads(draft: Draft, knobs: LibraryKnobs) -> None:
     rows, hidden = knobs.seq_len, knobs.hidden
     draft.linear("bert.pooler.dense", 1, hidden, hidden)
     draft.tensor("cls.predictions.bias", knobs.vocab, modules=("cls.predictions.decoder",))
@@ -165,9 +194,8 @@ def bert_heads(draft: Draft, knobs: LibraryKnobs) -> None:
     draft.linear("cls.seq_relationship", 1, hidden, 2)
 
 
-@lru_cache(maxsize=32)
-def char_transformer_profile(knobs: CharTransformerKnobs) -> Profile:
-    """Return the profile of the small transformer in `orch.models.zoo.language`."""
+def char_draft(knobs: TransformerKnobs, feed_forward: FeedForward) -> Draft:
+    """Return the modules of the small transformer in `orch.models.zoo.language`."""
     draft, rows, hidden = Draft(), knobs.seq_len, knobs.hidden
     draft.embedding("tokens", rows, knobs.vocab, hidden, tied=("head",))
     draft.embedding("positions", rows, rows, hidden)
@@ -178,29 +206,48 @@ def char_transformer_profile(knobs: CharTransformerKnobs) -> Profile:
         draft.attention(block, rows, hidden, knobs.num_heads, fused=True)
         draft.linear(f"{block}.out", rows, hidden, hidden)
         draft.norm(f"{block}.norm2", rows, hidden)
-        draft.linear(f"{block}.up", rows, hidden, 4 * hidden)
-        draft.linear(f"{block}.down", rows, 4 * hidden, hidden)
+        feed_forward(draft, block, layer)
     draft.norm("norm", rows, hidden)
     draft.module("head", 2 * rows * hidden * knobs.vocab, rows * knobs.vocab)
-    return draft.finish("char-transformer", DERIVED)
+    return draft
 
 
-def _next_token(knobs: TransformerKnobs) -> Interface:
+def char_feed_forward(knobs: TransformerKnobs) -> FeedForward:
+    """Return what draws a dense feed-forward part of the small transformer."""
+    rows, hidden = knobs.seq_len, knobs.hidden
+
+    def draw(draft: Draft, block: str, layer: int) -> None:
+        del layer
+        draft.linear(f"{block}.up", rows, hidden, 4 * hidden)
+        draft.linear(f"{block}.down", rows, 4 * hidden, hidden)
+
+    return draw
+
+
+@lru_cache(maxsize=32)
+def char_transformer_profile(knobs: CharTransformerKnobs) -> Profile:
+    """Return the profile of the small transformer."""
+    return char_draft(knobs, char_feed_forward(knobs)).finish("char-transformer", DERIVED)
+
+
+def next_token(knobs: TransformerKnobs) -> Interface:
+    """Return what a model that predicts each next token takes and gives."""
     return Interface(Tokens(knobs.vocab, knobs.seq_len), NextToken())
 
 
-def _masked_token(knobs: TransformerKnobs) -> Interface:
+def masked_token(knobs: TransformerKnobs) -> Interface:
+    """Return what a model that predicts masked tokens takes and gives."""
     return Interface(Tokens(knobs.vocab, knobs.seq_len), MaskedToken(knobs.vocab))
 
 
 def _gpt2(name: str, summary: str, knobs: type[LibraryKnobs]) -> Model:
     source = f"Radford et al. 2019; transformers GPT2LMHeadModel; {DERIVED}"
-    return Model(name, "language", summary, source, knobs, gpt2_profile, _next_token, "orch.models.zoo.language:gpt2")
+    return Model(name, "language", summary, source, knobs, gpt2_profile, next_token, "orch.models.zoo.language:gpt2")
 
 
 def _bert(name: str, summary: str, knobs: type[LibraryKnobs]) -> Model:
     source = f"Devlin et al. 2019; transformers BertForPreTraining; {DERIVED}"
-    return Model(name, "language", summary, source, knobs, bert_profile, _masked_token, "orch.models.zoo.language:bert")
+    return Model(name, "language", summary, source, knobs, bert_profile, masked_token, "orch.models.zoo.language:bert")
 
 
 MODELS = (
@@ -211,7 +258,7 @@ MODELS = (
         f"ours; {DERIVED}",
         CharTransformerKnobs,
         char_transformer_profile,
-        _next_token,
+        next_token,
         "orch.models.zoo.language:char_transformer",
     ),
     _gpt2("gpt2", "GPT-2 small, head tied to the token embedding", Gpt2Knobs),

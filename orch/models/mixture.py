@@ -12,15 +12,20 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from orch.models.draft import Draft
-from orch.models.kinds import Interface, MaskedToken, NextToken, Tokens
 from orch.models.language import (
     BertBaseKnobs,
     CharTransformerKnobs,
+    FeedForward,
     Gpt2Knobs,
     TransformerKnobs,
-    bert_attention,
-    bert_embeddings,
-    bert_heads,
+    bert_draft,
+    bert_feed_forward,
+    char_draft,
+    char_feed_forward,
+    gpt2_draft,
+    gpt2_feed_forward,
+    masked_token,
+    next_token,
 )
 from orch.models.model import Model, ModelKnobs, choice, count
 from orch.models.profile import Profile
@@ -100,68 +105,37 @@ def _mixture(draft: Draft, name: str, knobs: MixtureKnobs, rows: int, hidden: in
     )
 
 
+def _some(knobs: MixtureKnobs, part: str, rows: int, hidden: int, dense: FeedForward) -> FeedForward:
+    """Return what draws a mixture named `part` in blocks that have one, and a dense feed-forward part in the others."""
+
+    def draw(draft: Draft, block: str, layer: int) -> None:
+        if knobs.mixed(layer):
+            _mixture(draft, f"{block}.{part}", knobs, rows, hidden, 4 * hidden, gated=False)
+        else:
+            dense(draft, block, layer)
+
+    return draw
+
+
 @lru_cache(maxsize=32)
 def char_moe_profile(knobs: CharMoeKnobs) -> Profile:
-    """Return the profile of the small transformer with mixtures in `orch.models.zoo.mixture`."""
-    draft, rows, hidden = Draft(), knobs.seq_len, knobs.hidden
-    draft.embedding("tokens", rows, knobs.vocab, hidden, tied=("head",))
-    draft.embedding("positions", rows, rows, hidden)
-    for layer in range(knobs.num_layers):
-        block = f"blocks.{layer}"
-        draft.norm(f"{block}.norm1", rows, hidden)
-        draft.linear(f"{block}.qkv", rows, hidden, 3 * hidden)
-        draft.attention(block, rows, hidden, knobs.num_heads, fused=True)
-        draft.linear(f"{block}.out", rows, hidden, hidden)
-        draft.norm(f"{block}.norm2", rows, hidden)
-        if knobs.mixed(layer):
-            _mixture(draft, f"{block}.moe", knobs, rows, hidden, 4 * hidden, gated=False)
-        else:
-            draft.linear(f"{block}.up", rows, hidden, 4 * hidden)
-            draft.linear(f"{block}.down", rows, 4 * hidden, hidden)
-    draft.norm("norm", rows, hidden)
-    draft.module("head", 2 * rows * hidden * knobs.vocab, rows * knobs.vocab)
-    return draft.finish("char-moe", COUNTED)
+    """Return the profile of the small transformer with mixtures in `orch.models.zoo.mixed`."""
+    feed_forward = _some(knobs, "moe", knobs.seq_len, knobs.hidden, char_feed_forward(knobs))
+    return char_draft(knobs, feed_forward).finish("char-moe", COUNTED)
 
 
 @lru_cache(maxsize=32)
 def gpt2_moe_profile(knobs: Gpt2MoeKnobs) -> Profile:
     """Return the profile of transformers' GPT2LMHeadModel with mixtures in place of some blocks' `mlp`."""
-    draft, rows, hidden = Draft(), knobs.seq_len, knobs.hidden
-    draft.embedding("transformer.wte", rows, knobs.vocab, hidden, tied=("lm_head",))
-    draft.embedding("transformer.wpe", rows, knobs.positions, hidden)
-    for layer in range(knobs.num_layers):
-        block = f"transformer.h.{layer}"
-        draft.norm(f"{block}.ln_1", rows, hidden)
-        draft.linear(f"{block}.attn.c_attn", rows, hidden, 3 * hidden, across=True)
-        draft.attention(f"{block}.attn", rows, hidden, knobs.num_heads, fused=knobs.attention == "fused")
-        draft.linear(f"{block}.attn.c_proj", rows, hidden, hidden, across=True)
-        draft.norm(f"{block}.ln_2", rows, hidden)
-        if knobs.mixed(layer):
-            _mixture(draft, f"{block}.mlp", knobs, rows, hidden, 4 * hidden, gated=False)
-        else:
-            draft.linear(f"{block}.mlp.c_fc", rows, hidden, 4 * hidden, across=True)
-            draft.linear(f"{block}.mlp.c_proj", rows, 4 * hidden, hidden, across=True)
-    draft.norm("transformer.ln_f", rows, hidden)
-    draft.module("lm_head", 2 * rows * hidden * knobs.vocab, rows * knobs.vocab)
-    return draft.finish("gpt2-moe", COUNTED)
+    feed_forward = _some(knobs, "mlp", knobs.seq_len, knobs.hidden, gpt2_feed_forward(knobs))
+    return gpt2_draft(knobs, feed_forward).finish("gpt2-moe", COUNTED)
 
 
 @lru_cache(maxsize=32)
 def bert_moe_profile(knobs: BertMoeKnobs) -> Profile:
     """Return the profile of transformers' BertForPreTraining with mixtures in place of some blocks' feed-forward part."""
-    draft, rows, hidden = Draft(), knobs.seq_len, knobs.hidden
-    bert_embeddings(draft, knobs)
-    for layer in range(knobs.num_layers):
-        block = f"bert.encoder.layer.{layer}"
-        bert_attention(draft, block, knobs)
-        if knobs.mixed(layer):
-            _mixture(draft, f"{block}.intermediate", knobs, rows, hidden, 4 * hidden, gated=False)
-        else:
-            draft.linear(f"{block}.intermediate.dense", rows, hidden, 4 * hidden)
-            draft.linear(f"{block}.output.dense", rows, 4 * hidden, hidden)
-        draft.norm(f"{block}.output.LayerNorm", rows, hidden)
-    bert_heads(draft, knobs)
-    return draft.finish("bert-moe", COUNTED)
+    feed_forward = _some(knobs, "intermediate", knobs.seq_len, knobs.hidden, bert_feed_forward(knobs))
+    return bert_draft(knobs, feed_forward).finish("bert-moe", COUNTED)
 
 
 @lru_cache(maxsize=32)
@@ -191,14 +165,6 @@ def mixtral_profile(knobs: MixtralKnobs) -> Profile:
     return draft.finish("mixtral", COUNTED)
 
 
-def _next_token(knobs: TransformerKnobs) -> Interface:
-    return Interface(Tokens(knobs.vocab, knobs.seq_len), NextToken())
-
-
-def _masked_token(knobs: TransformerKnobs) -> Interface:
-    return Interface(Tokens(knobs.vocab, knobs.seq_len), MaskedToken(knobs.vocab))
-
-
 MODELS = (
     Model(
         "char-moe",
@@ -207,7 +173,7 @@ MODELS = (
         f"ours; {COUNTED}",
         CharMoeKnobs,
         char_moe_profile,
-        _next_token,
+        next_token,
         "orch.models.zoo.mixed:char_moe",
         mixed=True,
     ),
@@ -218,7 +184,7 @@ MODELS = (
         f"transformers GPT2LMHeadModel with blocks replaced; {COUNTED}",
         Gpt2MoeKnobs,
         gpt2_moe_profile,
-        _next_token,
+        next_token,
         "orch.models.zoo.mixed:gpt2_moe",
         mixed=True,
     ),
@@ -229,7 +195,7 @@ MODELS = (
         f"transformers BertForPreTraining with blocks replaced; {COUNTED}",
         BertMoeKnobs,
         bert_moe_profile,
-        _masked_token,
+        masked_token,
         "orch.models.zoo.mixed:bert_moe",
         mixed=True,
     ),
@@ -240,7 +206,7 @@ MODELS = (
         f"Jiang et al., arXiv:2401.04088; transformers MixtralConfig; {COUNTED}",
         MixtralKnobs,
         mixtral_profile,
-        _next_token,
+        next_token,
         "orch.models.zoo.mixed:mixtral",
         mixed=True,
     ),
