@@ -145,4 +145,10 @@ def _recipe(asked: Asked, *overrides: str) -> Recipe:
         path.write_text(text, encoding="utf-8")
         # A world's own size takes the place of the size that was asked for.
         made = {override.partition("=")[0] for override in overrides}
-        return load(path, [*overrides, *(one for one in asked.overrides if one.partition("=")[0] not in made)])
+        try:
+            return load(path, [*overrides, *(one for one in asked.overrides if one.partition("=")[0] not in made)])
+        except OrchError as error:
+            if error.where is None or path.parent.name not in error.where.source:
+                raise
+            # What is wrong stands on the command line; nobody finds a place in a file that is gone.
+            raise OrchError(error.message, code=error.code, hint=error.hint) from None

@@ -21,9 +21,11 @@ def command(
     """Start an emulated cluster and keep it; `orch run --on emulate` with that cluster uses it until `orch down`."""
     from orch.commands._output import say
     from orch.experiment.emulated import up
+    from orch.units import format_count
 
     found = up(cluster)
     if as_json:
         return found
-    say(f"{found['cluster']} is up: {found['nodes']} nodes ready in {found['took_s']:.1f} s, as {found['name']}")
+    nodes = format_count(found["nodes"], "node")
+    say(f"{found['cluster']} is up: {nodes} ready in {found['took_s']:.1f} s, as {found['name']}")
     return None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from orch.errors import OrchError, quoted
 from orch.gang import emulate_net, emulate_ray
 from orch.recipe.clusters import load_cluster
 
 
-def up(name: str) -> dict[str, object]:
+def up(name: str) -> dict[str, Any]:
     """Make the emulated cluster of that name, or path, and keep it; return what it is. Of two alike, one is enough.
 
     OrchError: this machine cannot, or it is up already. RunError: the kernel or Ray refused; nothing is left then.
