@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 
@@ -24,6 +26,27 @@ def listening() -> socket.socket:
     taken.bind(("127.0.0.1", 0))
     taken.listen()
     return taken
+
+
+@contextmanager
+def serving() -> Iterator[tuple[int, int, list[str]]]:
+    """`orch ui` in a session of its own, once it serves: its port, its process, and what it has said."""
+    with listening() as taken:
+        port = taken.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "orch", "ui", "--port", str(port)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    try:
+        told = list(takewhile(lambda line: "Uvicorn running on" not in line, process.stderr))
+        threading.Thread(target=process.stderr.read, daemon=True).start()  # a full pipe would stop the server
+        yield port, process.pid, told
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
 
 
 def test_a_port_in_use_is_said_not_joined() -> None:
@@ -68,20 +91,10 @@ def test_runs_that_a_server_indexes_are_browsed_there(orch, monkeypatch: pytest.
 def test_the_server_answers_and_leaves_nothing_behind(orch, project: Path) -> None:
     """The real thing: an empty directory of runs, its index made, the page served under this machine's name."""
     (project / "runs").mkdir()
-    with listening() as taken:
-        port = taken.getsockname()[1]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "orch", "ui", "--port", str(port)],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert process.stderr is not None
-        assert next(process.stderr).startswith(f"http://127.0.0.1:{port} will show sqlite:///")
-        lines = list(takewhile(lambda line: "Uvicorn running on" not in line, process.stderr))
-        assert not any("deprecated" in line for line in lines)
-        server = psutil.Process(process.pid)
+    with serving() as (port, pid, told):
+        assert told[0].startswith(f"http://127.0.0.1:{port} will show sqlite:///")
+        assert not any("deprecated" in line for line in told)
+        server = psutil.Process(pid)
         found = [one for each in (server, *server.children(recursive=True)) for one in each.net_connections("inet")]
         assert {one.laddr for one in found if one.status == psutil.CONN_LISTEN} == {("127.0.0.1", port)}
         request = urllib.request.Request(
@@ -89,10 +102,7 @@ def test_the_server_answers_and_leaves_nothing_behind(orch, project: Path) -> No
         )
         with urllib.request.urlopen(request, timeout=60) as answer:
             assert b"<title>MLflow</title>" in answer.read()
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
-    assert [p.pid for p in psutil.process_iter() if os.getsid(p.pid) == process.pid] == []
+    assert [p.pid for p in psutil.process_iter() if os.getsid(p.pid) == pid] == []
 
 
 @pytest.mark.slow
@@ -100,18 +110,7 @@ def test_a_real_browser_finds_the_run_in_the_default_store(orch, project: Path, 
     from selenium.webdriver.support.ui import WebDriverWait
 
     run = Path(orch("run", "mine", "--simulate", "--json").document["run_dir"])
-    with listening() as taken:
-        port = taken.getsockname()[1]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "orch", "ui", "--port", str(port)],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert process.stderr is not None
-        next(line for line in process.stderr if "Uvicorn running on" in line)
-        threading.Thread(target=process.stderr.read, daemon=True).start()  # a full pipe would stop the server
+    with serving() as (port, *_):
         wait = WebDriverWait(browser, 60)
         browser.get(f"http://127.0.0.1:{port}/#/experiments")
         wait.until(lambda driver: driver.find_elements("link text", "mine"))[0].click()
@@ -122,6 +121,3 @@ def test_a_real_browser_finds_the_run_in_the_default_store(orch, project: Path, 
         wait.until(lambda driver: run.name in driver.find_element("tag name", "body").text)
         # The run, and folded up under it one entry for each of its two stacks.
         assert "3 matching runs" in browser.find_element("tag name", "body").text
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
