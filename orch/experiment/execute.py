@@ -1,7 +1,7 @@
 """Really run a recipe: one gang, every stack in shuffled blocks, each figure beside its prediction.
 
-The driver owns the run; workers only compute and report. What is measured in the run's own warm-up (layer times, links)
-is what its predictions rest on.
+The driver owns the run; workers only compute and report. Plans are made from what is measured before the first block
+(layer times, links); the predictions that are printed rest on what is measured between the blocks.
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ export ORCH_RUNS={runs}
 export PATH="$(dirname "$python"):$PATH"
 log="orch-$SLURM_JOB_ID.log"
 
-# A job that was queued again goes on with the run that it began, if this orch can; otherwise it begins anew.
+# A job that was queued again goes on with the run that it began.
 todo=({command})
 run=$("$python" -m orch.launch.current)
-if [ -n "$run" ] && "$python" -m orch run --help | grep -q -e "--resume"; then todo=(run --resume "$(basename "$run")"); fi
+if [ -n "$run" ]; then todo=(run --resume "$(basename "$run")"); fi
 
 queue_again() {{  # {signal} s before the time limit
   run=$("$python" -m orch.launch.current)

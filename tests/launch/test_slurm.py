@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from orch.launch import slurm as module
 from tests.launch.conftest import Said, Slurm
 
 Orch = Callable[..., Said]
+STEPS = "2*/stacks/plain/steps.seed0.csv"
 
 
 def job(**changes: object) -> Job:
@@ -129,3 +132,27 @@ def test_a_job_without_ray_runs_and_keeps_its_log_with_the_run(slurm: Slurm, orc
     assert f"run: {run}" in log or "run: runs/tiny/" in log
     assert not (slurm.project / "orch-4242.log").exists()
     assert (run / "logs" / "rank1.log").exists()
+
+
+@pytest.mark.slow
+def test_a_job_that_is_told_its_time_is_up_is_queued_again_and_goes_on(slurm: Slurm, orch: Orch) -> None:
+    long = ["measure.blocks=12", "measure.steps=20"]
+    assert orch("run", "tiny", *long, "--on", "slurm", "--job", "via=srun").code == 0
+    job = slurm.start()
+    runs = slurm.project / "runs" / "tiny"
+    give_up = time.monotonic() + 120
+    while not any(len(path.read_text().splitlines()) > 1 + 20 for path in runs.glob(STEPS)):
+        assert job.poll() is None and time.monotonic() < give_up
+        time.sleep(0.05)
+    job.send_signal(signal.SIGUSR1)
+    job.wait(120)
+    assert slurm.calls[-1] == "scontrol requeue 4242"
+    (run,) = runs.glob("2*")
+    assert json.loads((run / "state.json").read_text())["status"] == "interrupted"
+    (steps,) = runs.glob(STEPS)
+    before = steps.read_text().splitlines()
+    assert slurm.start().wait(120) == 0, (run / "logs" / "slurm-4242.log").read_text()
+    assert list(runs.glob("2*")) == [run]
+    assert json.loads((run / "state.json").read_text())["status"] == "done"
+    after = steps.read_text().splitlines()
+    assert len(after) == 1 + 1 + 12 * 20 and after[: len(before)] == before
