@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pty
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -32,17 +33,26 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[io.TextIOWrapper, int]]:
-    """Return the writer of a pseudo terminal of 120 columns, and the descriptor to read what a user would see."""
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[io.TextIOWrapper, Callable[[], str]]]:
+    """Return the writer of a pseudo terminal of 120 columns, and what closes it and returns all that a user saw."""
     reader, writer = pty.openpty()
     monkeypatch.setenv("COLUMNS", "120")
+
+    def seen() -> str:
+        stream.close()
+        shown = b""
+        with contextlib.suppress(OSError):  # the end of a pseudo terminal is an input/output error
+            while more := os.read(reader, 4096):  # one read returns what has passed the terminal by then, not all
+                shown += more
+        return shown.decode()
+
     with open(writer, "w", encoding="utf-8") as stream:
-        yield stream, reader
+        yield stream, seen
     os.close(reader)
 
 
 def test_a_terminal_shows_one_line_that_is_rewritten(clock: Clock, terminal) -> None:
-    stream, reader = terminal
+    stream, seen = terminal
     told = Terminal(stream)
     told.stage("4 workers ready")
     told.begin(200)
@@ -51,31 +61,31 @@ def test_a_terminal_shows_one_line_that_is_rewritten(clock: Clock, terminal) -> 
     clock.now = 11.0
     told.progress("dear, block 1 of 8", 55, 1.2, 800.0)
     told.stage("done")
-    seen = os.read(reader, 4096).decode()
-    assert seen.count("\n") == 2
+    shown = seen()
+    assert shown.count("\n") == 2
     line = "step 50 of 200 | dear, block 1 of 8 | loss 1.234 | 812 samples/s | 30 s left"
-    assert f"\r\x1b[2K[######------------------]  25 % {line}\r" in seen
-    assert seen.endswith("\r\x1b[2K 11.0 s  done\r\n")
+    assert f"\r\x1b[2K[######------------------]  25 % {line}\r" in shown
+    assert shown.endswith("\r\x1b[2K 11.0 s  done\r\n")
 
 
 def test_the_bar_takes_the_room_there_is(clock: Clock, terminal, monkeypatch) -> None:
-    stream, reader = terminal
+    stream, seen = terminal
     monkeypatch.setenv("COLUMNS", "89")
     told = Terminal(stream)
     told.begin(10)
     told.progress("ddp, block 1 of 8", 5, 0.5, 10.0)
-    (line,) = re.findall(r"\x1b\[2K(.*)", os.read(reader, 4096).decode())
+    (line,) = re.findall(r"\x1b\[2K(.*)", seen())
     assert line.startswith("[####----]  50 % step 5 of 10")
     assert len(line) == 88
 
 
 def test_a_narrow_terminal_gets_a_line_that_does_not_wrap(clock: Clock, terminal, monkeypatch) -> None:
-    stream, reader = terminal
+    stream, seen = terminal
     monkeypatch.setenv("COLUMNS", "40")
     told = Terminal(stream)
     told.begin(10)
     told.progress("a-stack-with-a-long-name, block 1 of 8", 5, 0.5, 10.0)
-    (line,) = re.findall(r"\x1b\[2K(.*)", os.read(reader, 4096).decode())
+    (line,) = re.findall(r"\x1b\[2K(.*)", seen())
     assert len(line) == 39
     assert line.startswith("step 5 of 10 | a-stack")
 
