@@ -36,9 +36,6 @@ from orch.track.steps import Step, Value
 from orch.track.tracker import RunLog
 from orch.units import format_count
 
-# Rounds of measurements between the blocks, spread evenly.
-ROUNDS = 4
-
 
 @dataclass
 class Known:
@@ -215,7 +212,7 @@ class Execution:
             if work.ends > len(trained.losses):
                 if work.block not in (None, begun):
                     begun = work.block
-                    self._measure_again(begun or 0)
+                    self._measure_again(begun or 0, outcome)
                 self._block(trained, work.block, work.steps, outcome.forecast)
             if work.judgements > len(trained.judged):
                 self._judge(trained)
@@ -227,11 +224,9 @@ class Execution:
         for name, parts in measured_breakdowns(recorded, computing).items():
             results[name].breakdown = parts
 
-    def _measure_again(self, block: int) -> None:
-        """Measure once more before some of the blocks, spread over all of them."""
-        blocks = self._recipe.measure.blocks
-        if self._known is None and block * ROUNDS // blocks != (block - 1) * ROUNDS // blocks:
-            self._measured.round()
+    def _measure_again(self, block: int, outcome: Outcome) -> None:
+        if self._known is None:
+            self._measured.again(block, sum(trained.clock_s[-1] for trained in outcome.trained if trained.clock_s))
 
     def _enter(self, trained: Trained, forecast: Forecast) -> None:
         """Load a stack and bring it to where its training stands: from its last checkpoint, and by training again."""

@@ -27,9 +27,11 @@ from orch.workload import data_parallel, without_peers
 
 SOURCE = "measured in this run"
 Round = TypeVar("Round")
+# Rounds between the blocks, spread evenly.
+ROUNDS = 4
 # Seconds of a round's links, and of one turn of the engine's own work; all of it no more than this share of the training.
 FIRST_S, AGAIN_S, PACE_S, SHARE = 4.0, 1.5, 0.12, 0.25
-PACE_ROUNDS = 4
+PACE_ROUNDS, FEWEST_ROUNDS = 4, 2
 LONGEST_S = 1.5
 OPERATION_STEPS = 8
 MOST_PACED, FEWEST_PACED = 10, 2
@@ -49,6 +51,8 @@ class Measurements:
         self._operations: dict[str, Curve] = {}
         # Ranks that share a core.
         self._crowd = 1.0
+        # Seconds that had been trained before the last round.
+        self._trained_s = 0.0
 
     def move_to(self, gang: Gang) -> None:
         """Measure other workers from now on, of the same kind; what was measured counts on."""
@@ -73,6 +77,15 @@ class Measurements:
             budget_s = budget_s or worth * (FIRST_S if first else AGAIN_S)
             rows = bool(self._recipe.model.mixtures)
             self._links.append(merge_links(self._gang.call(warmup.measure, most_bytes, budget_s, longest_s, rows)))
+
+    def again(self, block: int, trained_s: float) -> None:
+        """Measure once more before block `block`, counted from 0, if it is one of those that `ROUNDS` falls on. Not
+        where less than a round takes has been trained since the last one: `trained_s` are the seconds until now.
+        """
+        blocks = self._recipe.measure.blocks
+        if block * ROUNDS // blocks != (block - 1) * ROUNDS // blocks and trained_s - self._trained_s >= AGAIN_S:
+            self.round()
+            self._trained_s = trained_s
 
     def operations(self, plans: Mapping[str, Plan]) -> None:
         """Measure what the techniques of each stack compute themselves: encode, decode, and what feedback does.
@@ -130,7 +143,8 @@ class Measurements:
         silent, sends = (data_parallel(seen.profile, size, subject.batch, update_s=seen.update_s) for size in (1, 2))
         plans: list[Plan | None] = [None, without_peers(silent), without_peers(sends)]
         steps = max(FEWEST_PACED, min(MOST_PACED, int(turn_s / seen.step_s)))
-        ranks = self._gang.call(warmup.pace, subject, self._recipe.seeds[0], plans, PACE_ROUNDS, steps)
+        rounds = max(FEWEST_ROUNDS, min(PACE_ROUNDS, int(PACE_ROUNDS * turn_s / (steps * seen.step_s))))
+        ranks = self._gang.call(warmup.pace, subject, self._recipe.seeds[0], plans, rounds, steps)
         bare, engine, sending = ([self._crowd * median(rank[place]) for rank in ranks] for place in range(3))
         number = sum(isinstance(task.op, Collective) for task in sends.steps[0])
         return Overhead(_difference(engine, bare), _difference(sending, engine) / max(1, number), SOURCE)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from orch.experiment.measure import _crowd, _over_rounds, _settled
+from orch.experiment.measure import Measurements, _crowd, _over_rounds, _settled
+from orch.gang.inline import InlineGang
 from orch.runtime.observe import Observation, Pass, merge
 from orch.testing import small
 
@@ -39,3 +42,17 @@ def test_ranks_that_share_a_core_take_as_long_as_all_of_them_run() -> None:
     assert _crowd([("a", 0.5)] * 4) == 2.0
     assert _crowd([("a", 0.5), ("b", 0.5)]) == 1.0
     assert _crowd([("a", 0.0)]) == 1.0  # a device of its own
+
+
+@pytest.mark.parametrize(
+    ("block_s", "expected"),
+    [(1.0, [2, 4, 6]), (0.5, [4]), (0.01, [])],
+)
+def test_rounds_between_blocks_never_take_longer_than_what_is_trained(monkeypatch, block_s, expected) -> None:
+    recipe: Any = SimpleNamespace(measure=SimpleNamespace(blocks=8))
+    measurements = Measurements(recipe, InlineGang(), {})
+    made: list[int] = []
+    for block in range(8):
+        monkeypatch.setattr(measurements, "round", lambda block=block: made.append(block))
+        measurements.again(block, block * block_s)
+    assert made == expected
