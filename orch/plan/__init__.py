@@ -1,21 +1,13 @@
 """The step plan as a value: tasks on streams, operations, the check that every pass must survive, and JSON."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from orch.plan.buffers import ITEM_SIZE, Buffer, Group, Segment, Value
 from orch.plan.check import PlanError, check
-from orch.plan.crossing import COUNTS, Crossing, cells, crossings, cut_crossings, recut
 from orch.plan.diff import diff
-from orch.plan.experts import (
-    AllToAll,
-    Expert,
-    ExpertBackward,
-    GatherRows,
-    Order,
-    OrderBackward,
-    Restore,
-    RestoreBackward,
-    Rows,
-    ScatterRows,
-)
 from orch.plan.operations import (
     Aggregate,
     AllGather,
@@ -34,6 +26,33 @@ from orch.plan.operations import (
 )
 from orch.plan.plan import COMPUTE, NET, Plan, Step, Task
 from orch.plan.serialise import from_json, to_json
+
+if TYPE_CHECKING:
+    from orch.plan.crossing import COUNTS, Crossing, cells, crossings, cut_crossings, recut
+    from orch.plan.experts import (
+        AllToAll,
+        Expert,
+        ExpertBackward,
+        GatherRows,
+        Order,
+        OrderBackward,
+        Restore,
+        RestoreBackward,
+        Rows,
+        ScatterRows,
+    )
+
+# Only plans of mixtures need these two modules: they are loaded when a name of theirs is asked for.
+_MIXTURES = ("orch.plan.crossing", "orch.plan.experts")
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for module in map(import_module, _MIXTURES):
+            if hasattr(module, name):
+                return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "COMPUTE",
