@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import re
 import sys
@@ -143,18 +144,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader has had enough (`orch list | head -1`); nothing is wrong, but the interpreter must not flush again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return code
     except OSError as error:  # a full disk behind `> file`; where that already ended the command, it has been said
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return code or _failed(_refused(error), 2)[0]
     return code
 
 
+class _Unminding(io.FileIO):
+    """A standard error whose refusals (full, closed, read-only, nobody reads) end nothing: what cannot be said is dropped."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes
+
+
 def _open_streams() -> None:
-    """Give a process that was started without standard output or error (`>&-`) one that drops what it is told."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for the life of the process
+    """Give a process that was started without standard streams (`>&-`) ones that drop what they are told, so that no
+    file it opens is taken for one of them; and let no refusal of standard error change how a command ends.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+    if sys.stdout is None:
+        sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), "utf-8", write_through=True)
+    if sys.stderr is None or sys.stderr is sys.__stderr__:
+        raw = io.BufferedWriter(_Unminding(2, "w", closefd=False))
+        encoding = "utf-8" if sys.stderr is None else sys.stderr.encoding
+        sys.stderr = io.TextIOWrapper(raw, encoding, "backslashreplace", line_buffering=True)
 
 
 def _outcome(arguments: list[str], *, debug: bool) -> tuple[int, object]:

@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -136,6 +137,24 @@ def test_no_standard_output_at_all_is_no_fault(arguments: str) -> None:
     line = f"{sys.executable} -m orch {arguments} >&-"
     done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+@pytest.mark.parametrize("streams", ["2>&-", "<&- >&- 2>&-", "2>/dev/full", ">/dev/null 2</dev/null"])
+def test_a_standard_error_that_takes_nothing_changes_no_ending(streams: str, tmp_path: Path) -> None:
+    for command in ("check nope", "check quickstart"):
+        line = f"{sys.executable} -m orch {command} {streams}; echo $? >> {tmp_path}/codes"
+        subprocess.run(["sh", "-c", line], stdout=subprocess.DEVNULL, check=True)
+    assert (tmp_path / "codes").read_text().split() == ["2", "0"]
+
+
+def test_a_reader_that_is_gone_changes_no_ending_of_a_failure() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "orch", "check", "nope", "--json"]
+    done = subprocess.run(command, stdout=writer, stderr=writer, check=False)
+    os.close(writer)
+    assert done.returncode == 2
 
 
 @pytest.mark.parametrize(
