@@ -44,10 +44,12 @@ def available() -> bool:
 class Indexer:
     """One process that keeps the index of `root`. It starts at once and needs seconds to be ready; nobody waits for it.
 
-    With `background` training has the processors first. Raises IndexUnavailableError where no process can be started.
+    With `background` training has the processors first. `leaves_in_s`: how long `close` waits for it. Raises
+    IndexUnavailableError where no process can be started.
     """
 
     def __init__(self, root: Path, store: Store, *, background: bool = False) -> None:
+        self.leaves_in_s = _LEAVES_IN_S
         self._root = root
         self._store = store
         self._asked = 0
@@ -93,7 +95,7 @@ class Indexer:
                 with suppress(BrokenPipeError):
                     pipe.close()
         try:
-            self._process.wait(_LEAVES_IN_S)
+            self._process.wait(self.leaves_in_s)
         except subprocess.TimeoutExpired:
             self._process.returncode = 0  # not ours to wait for any more
 

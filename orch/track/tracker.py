@@ -135,8 +135,6 @@ class Tracker:
 
     @contextmanager
     def _opened(self, made: RunDirectory, project: Path | None, *, again: bool = False) -> Iterator[Run]:
-        if self._index is not None:
-            self._index.open()
         run = Run(made, project or Path.cwd(), self._warn, self._index)
         with signals_raise():
             try:
@@ -232,6 +230,8 @@ class Run:
             self.attempt("bring steps to the disk", stack.close)
         self._announce()
         self._move(status, reason)
+        if self._index is not None and status == "interrupted":
+            self._index.hurry()
 
     @property
     def is_queued(self) -> bool:
@@ -281,18 +281,11 @@ class _Index:
         self._warned = False
         self._indexer: indexer.Indexer | None = None
 
-    def open(self) -> None:
-        """Start its process, which needs seconds to be ready."""
+    def watch(self, run: Path) -> None:
+        """Start its process, which needs seconds to be ready, and have a run kept in it."""
         try:
             if self._indexer is None:
                 self._indexer = indexer.Indexer(self._root, self._store, background=True)
-        except IndexUnavailableError as error:
-            self._complain(error)
-
-    def watch(self, run: Path) -> None:
-        if self._indexer is None:
-            return
-        try:
             self._indexer.watch(run)
         except IndexUnavailableError as error:
             self._complain(error)
@@ -310,6 +303,11 @@ class _Index:
         if self._indexer is not None:
             self._indexer.close()
             self._indexer = None
+
+    def hurry(self) -> None:
+        """Have nobody wait for it when the driver ends: it does what it was asked alone."""
+        if self._indexer is not None:
+            self._indexer.leaves_in_s = 0.0
 
     def _complain(self, error: IndexUnavailableError) -> None:
         if not self._warned:

@@ -206,7 +206,7 @@ def test_a_fault_found_while_torch_loads_is_one_line_and_leaves_no_run(recipe, t
     first, second = done.stderr.splitlines()
     assert " stacks on " in first
     assert second.startswith(f"no Ray cluster answers at {address}")
-    assert not (tmp_path / "runs" / "tiny").exists()
+    assert list((tmp_path / "runs").iterdir()) == []  # no index either, which nobody has needed
 
 
 def test_a_model_that_cannot_be_made_leaves_no_run(ask, tmp_path, monkeypatch) -> None:

@@ -49,6 +49,17 @@ def test_an_answer_that_takes_too_long_is_not_waited_for(make, tmp_path):
         keeper.close()
 
 
+def test_a_keeper_that_is_not_waited_for_still_does_what_it_was_asked(shared, make, tmp_path):
+    run = make().to("running", "interrupted")
+    store = store_of(tmp_path / "runs")
+    keeper = Indexer(tmp_path / "runs", store)
+    keeper.watch(run.path)
+    keeper.leaves_in_s = 0.0
+    keeper.close()
+    os.waitpid(keeper._process.pid, 0)
+    assert statuses(store, run) == {"KILLED"}
+
+
 def test_a_keeper_that_died_says_so(shared, make, tmp_path):
     run = make().to("running")
     keeper = Indexer(tmp_path / "runs", store_of(tmp_path / "runs"))

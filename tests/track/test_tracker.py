@@ -207,6 +207,32 @@ def test_an_index_that_cannot_be_used_is_said_once_and_the_run_is_done(tmp_path,
     assert "hunter2" not in warnings[0]
 
 
+@pytest.mark.parametrize(("error", "waits"), [(KeyboardInterrupt(), False), (RuntimeError("rank 2 died"), True)])
+def test_whoever_interrupts_does_not_wait_for_the_index(tmp_path, monkeypatch, error, waits):
+    made = []
+
+    class Keeps:
+        leaves_in_s = 5.0
+
+        def __init__(self, root, store, *, background):
+            made.append(self)
+
+        def watch(self, run):
+            self.run = run
+
+    monkeypatch.setattr(indexer, "available", lambda: True)
+    monkeypatch.setattr(indexer, "Indexer", Keeps)
+
+    def start_and_end():
+        with Tracker(tmp_path / "runs").run(FACTS, {}) as run:
+            run.start()
+            raise error
+
+    with pytest.raises(type(error)):
+        start_and_end()
+    assert [(one.run, bool(one.leaves_in_s)) for one in made] == [(only(tmp_path).path, waits)]
+
+
 def test_without_mlflow_there_is_no_index_and_no_word(tmp_path, warnings, monkeypatch):
     monkeypatch.setattr(indexer, "available", lambda: False)
     with Tracker(tmp_path / "runs", warn=warnings.append).run(FACTS, {}) as run:
