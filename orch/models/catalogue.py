@@ -271,7 +271,9 @@ def read_profile(path: Path, where: Position | None = None) -> Profile:
 
 def check_pair(chosen: ChosenModel, data: ChosenData, where: Position | None = None) -> None:
     """Raise OrchError (E430) when the model cannot be trained on the data, as far as can be told without running it."""
-    if chosen.interface is not None:
+    if isinstance(chosen, PythonModel):
+        data.own_interface()
+    elif chosen.interface is not None:
         refuse_mismatch(chosen.name, chosen.interface, data.name, data.gives(chosen.interface), where)
 
 

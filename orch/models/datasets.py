@@ -119,10 +119,10 @@ class ChosenData:
             raise (error.at(self.where) if self.where is not None else error) from None
 
     def own_interface(self) -> Interface:
-        """Return what it gives to a model that takes anything. Raises OrchError (E441) when the model decides."""
+        """Return what it gives to a model that takes anything. Raises OrchError (E430) when the model decides."""
         if self.name == "synthetic" or isinstance(self.dataset.gives(self.knobs, ANYTHING).reads, Tokens):
             message = f"data {self.name} takes its shapes from the model, and a model given by python: names none"
-            raise OrchError(message, code="E441", where=self.where, hint="choose data with shapes of its own")
+            raise OrchError(message, code="E430", where=self.where, hint="choose data with shapes of its own")
         return self.dataset.gives(self.knobs, ANYTHING)
 
 

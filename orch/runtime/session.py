@@ -23,10 +23,11 @@ import torch
 
 from orch.errors import RunError
 from orch.models.batches import Batch, Batches
-from orch.models.catalogue import ChosenModel
+from orch.models.catalogue import ChosenModel, PythonModel
 from orch.models.datasets import ChosenData
 from orch.models.splits import Part
 from orch.models.zoo.objective import Objective
+from orch.models.zoo.own import refuse_misfit
 from orch.plan import Plan
 from orch.runtime.base import GLOO_THREADS, Engine, Setup
 from orch.runtime.engine import PlanEngine
@@ -119,10 +120,14 @@ class _Session:
 
 
 def prepare(worker: Place, subject: Subject) -> dict[str, Any]:
-    """Load the data and build the model once; return facts about this worker. Raises OrchError for data that is absent."""
+    """Load the data and build the model once; return facts about this worker. Raises OrchError for data that is absent,
+    and for a model of the user's that does not fit it.
+    """
     worker.cache[_SESSION] = _Session()
     loaded = load_data(subject)
     model = subject.model.build(seed=0)
+    if isinstance(subject.model, PythonModel):
+        refuse_misfit(subject.model, model, loaded, subject.batch)
     return {
         "rank": worker.rank,
         "host": platform.node(),

@@ -11,16 +11,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from orch.errors import OrchError
+from orch.errors import OrchError, Position
 from orch.models.batches import Batch
+from orch.models.kinds import Classes
 from orch.models.profile import Profile
 from orch.models.zoo.guard import RefusedError, guarded
-from orch.models.zoo.objective import Objective
+from orch.models.zoo.objective import Objective, logits_of
 from orch.models.zoo.trace import trace
 
 if TYPE_CHECKING:
     from orch.models.catalogue import PythonModel
     from orch.models.datasets import ChosenData
+    from orch.models.splits import Loaded
 
 TRACED_BATCH = 2  # batch normalisation needs more than one value a channel
 
@@ -54,8 +56,7 @@ def build(chosen: PythonModel, seed: int) -> nn.Module:
 def profile(path: str, model: nn.Module, data: ChosenData) -> Profile:
     """Return the profile of one step of `model` on the first samples of `data`. Raises OrchError (E424) if it fails."""
     loaded = data.load()
-    inputs, targets = loaded.train.take(np.arange(TRACED_BATCH) % len(loaded.train))
-    batch = Batch(inputs, targets, 0, 0.0)
+    batch = _first(loaded, TRACED_BATCH)
     objective = Objective(loaded.interface.answers)
     source = f"traced: one step of {path} on {data.name}"
     try:
@@ -63,5 +64,30 @@ def profile(path: str, model: nn.Module, data: ChosenData) -> Profile:
     except OrchError:
         raise
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise OrchError(f"model {path} fails on data {data.name}: {reason}", code="E424") from error
+        raise _misfit(path, loaded, error) from error
+
+
+def refuse_misfit(chosen: PythonModel, model: nn.Module, loaded: Loaded, batch: int) -> None:
+    """Raise OrchError (E424) at the recipe's line when `model`, freshly built and not trained any more, cannot take a
+    step on `batch` samples: what of it can be known, before any stack trains it.
+    """
+    answers, samples = loaded.interface.answers, _first(loaded, batch)
+    try:
+        with torch.no_grad():
+            Objective(answers).loss(model, samples)
+            width = logits_of(model(torch.from_numpy(samples.inputs))).shape[-1]
+    except Exception as error:
+        raise _misfit(chosen.path, loaded, error, chosen.where) from error
+    if isinstance(answers, Classes) and width < answers.number:
+        message = f"model {chosen.path} answers one of {width} classes, data {loaded.name} has {answers.number}"
+        raise OrchError(message, code="E424", where=chosen.where)
+
+
+def _first(loaded: Loaded, number: int) -> Batch:
+    inputs, targets = loaded.train.take(np.arange(number) % len(loaded.train))
+    return Batch(inputs, targets, 0, 0.0)
+
+
+def _misfit(path: str, loaded: Loaded, error: Exception, where: Position | None = None) -> OrchError:
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    return OrchError(f"model {path} fails on data {loaded.name}: {reason}", code="E424", where=where)

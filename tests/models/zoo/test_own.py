@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from orch.errors import OrchError
+from orch.errors import OrchError, Position
 from orch.models.catalogue import PythonModel, choose
 from orch.models.datasets import choose_data
+from orch.models.zoo.own import refuse_misfit
 
 CODE = """
 import torch
@@ -17,6 +19,9 @@ from torch import nn
 
 def net(width=4):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.BatchNorm1d(width), nn.Linear(width, 10))
+
+def few():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 9))
 
 def wrong():
     return "a string"
@@ -77,3 +82,33 @@ def test_a_model_that_does_not_fit_its_data_says_so(module: str) -> None:
         own(module, "net").profile()
     with pytest.raises(OrchError, match="data synthetic takes its shapes from the model"):
         own(module, "net").profile(choose_data("synthetic"))
+
+
+@pytest.mark.parametrize(
+    ("width", "data", "batch", "message"),
+    [
+        (
+            4,
+            "mnist5k",
+            4,
+            r"^r.yaml:3:8: model own_models:net fails on data mnist5k: RuntimeError: mat1 and mat2 shapes",
+        ),
+        (
+            4,
+            "digits8",
+            1,
+            r"^r.yaml:3:8: model own_models:net fails on data digits8: ValueError: Expected more than 1 value",
+        ),
+    ],
+)
+def test_a_step_that_cannot_be_taken_is_the_recipes_fault(module, width, data, batch, message) -> None:
+    chosen = replace(own(module, "net", width=width), where=Position("r.yaml", 3, 8))
+    with pytest.raises(OrchError, match=message):
+        refuse_misfit(chosen, chosen.build(0), choose_data(data).load(), batch)
+    assert refuse_misfit(chosen, chosen.build(0), choose_data("digits8").load(), 4) is None
+
+
+def test_too_few_answers_are_the_recipes_fault_whatever_the_first_samples_are(module: str) -> None:
+    chosen = own(module, "few")
+    with pytest.raises(OrchError, match=r"own_models:few answers one of 9 classes, data digits8 has 10"):
+        refuse_misfit(chosen, chosen.build(0), choose_data("digits8").load(), 2)
