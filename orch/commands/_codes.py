@@ -9,7 +9,8 @@ from pathlib import Path
 
 from orch.errors import error_pages
 
-PACKAGE = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
+PACKAGES = ("orch", "techniques")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +25,13 @@ class Raised:
     about: str
 
 
-def raised(root: Path = PACKAGE) -> list[Raised]:
-    """Return every place under `root` that raises an error with a code, ordered by code and place."""
+def raised(root: Path = ROOT) -> list[Raised]:
+    """Return every place of our packages under `root` that raises an error with a code, ordered by code and place."""
     found: list[Raised] = []
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted(path for package in PACKAGES for path in (root / package).rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         if "code=" in text:
-            found += _in_module(ast.parse(text), str(path.relative_to(root.parent)))
+            found += _in_module(ast.parse(text), str(path.relative_to(root)))
     return sorted(found, key=lambda item: (item.code, item.module, item.line))
 
 

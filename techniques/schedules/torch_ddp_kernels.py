@@ -5,17 +5,21 @@ No hook of ours runs inside its step, so nothing of ours slows it; what it did i
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from orch.errors import RunError
-from orch.plan import AllReduce, Backward, Forward, Plan, Update
+from orch.plan import AllReduce, Backward, Forward, Operation, Plan, Update
 from orch.runtime.base import Engine, Groups, Setup
 from orch.runtime.record import StepRecord
+from techniques.schedules.torch_ddp import MIN_COMPRESSION_RATE, START_STEP
 
 HOOKS = {
     "fp16": default_hooks.fp16_compress_hook,
@@ -54,7 +58,11 @@ class DdpEngine(Engine):
             gradient_as_bucket_view=config.gradient_as_bucket_view,
             static_graph=config.static_graph,
         )
-        if config.hook != "none":
+        self._low_rank: PowerSgd | None = None
+        if config.hook == "power-sgd":
+            self._low_rank = PowerSgd(groups["world"], config.rank, self.parameters)
+            self._ddp.register_comm_hook(self._low_rank, lambda own, bucket: own.reduce(bucket))
+        elif config.hook != "none":
             self._ddp.register_comm_hook(groups["world"], HOOKS[config.hook])
         self._names = [
             name for name, parameter in self.parameters.items() if parameter.requires_grad and name in planned
@@ -113,6 +121,15 @@ class DdpEngine(Engine):
         self.module = self.model
         del self._ddp
 
+    def extra_state(self) -> dict[str, Any]:
+        """Return what hook power-sgd keeps between steps."""
+        return {} if self._low_rank is None else self._low_rank.state_dict()
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what `extra_state` returned."""
+        if self._low_rank is not None:
+            self._low_rank.load_state_dict(state)
+
     def buckets(self) -> list[tuple[tuple[str, ...], int]]:
         """Return DDP's own buckets, in its order: their parameters, and bytes. Empty before it has rebuilt them."""
         log = self._ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
@@ -126,6 +143,8 @@ class DdpEngine(Engine):
     def payload_bytes(self) -> float:
         """Return the bytes of DDP's own buckets, in the dtype that its hook sends; the plan's before they are final."""
         planned = [task.op for task in self.plan.steps[0].of(AllReduce)]
+        if self._low_rank is not None:
+            return float(self._low_rank.sent_bytes() or sum(op.nbytes for op in planned))
         own = sum(nbytes for _, nbytes in self.buckets())
         full = sum(self.parameters[name].nbytes for op in planned for name in op.tensors)
         sent = sum(op.nbytes for op in planned)
@@ -137,6 +156,8 @@ class DdpEngine(Engine):
             return []
         planned = [task.op for task in self.plan.steps[0].of(AllReduce)]
         own = self.buckets()
+        if self._low_rank is not None:
+            return self._low_rank.differences(planned, own)
         if len(own) != len(planned):
             return [f"DDP made {len(own)} buckets; the plan says {len(planned)}"]
         found = []
@@ -148,6 +169,111 @@ class DdpEngine(Engine):
             if numel != nbytes:
                 found.append(f"DDP's bucket {number} has {nbytes} bytes; its parameters have {numel}")
         return found
+
+
+class PowerSgd:
+    """torch's powerSGD_hook with what a checkpoint needs: its state by parameter, not by place in a bucket.
+
+    The hook keeps the error, P and Q of a bucket as flat tensors in the order of its parameters, and DDP rebuilds its
+    buckets after a training's first step: also one that goes on from a checkpoint. `parameters`: the model's, by name.
+    """
+
+    def __init__(self, group: Any, rank: int, parameters: Mapping[str, Tensor]) -> None:
+        self.state = PowerSGDState(
+            group,
+            matrix_approximation_rank=rank,
+            start_powerSGD_iter=START_STEP,
+            min_compression_rate=MIN_COMPRESSION_RATE,
+        )
+        self._names = {parameter: name for name, parameter in parameters.items()}
+        self._counts_from = START_STEP
+        self._laid: dict[int, tuple[str, ...]] = {}
+        self._source: dict[str, dict[str, Tensor]] = {}
+        self._restored: dict[str, dict[str, Tensor]] = {}
+
+    def reduce(self, bucket: Any) -> torch.futures.Future[Tensor]:
+        """Do what DDP asks of a hook: start the reduction of a bucket."""
+        index, names = bucket.index(), tuple(self._names[parameter] for parameter in bucket.parameters())
+        if index == 0:  # a step's first
+            self._source, self._restored = self._restored, {}
+        if self._laid.get(index, names) != names:
+            self._source = self._kept()
+            self._laid.clear()
+            for memory in self._memories().values():
+                memory.clear()
+        self._laid[index] = names
+        if self._source:
+            self._lay(index, list(zip(names, bucket.parameters(), strict=True)))
+        return powerSGD_hook(self.state, bucket)
+
+    def sent_bytes(self) -> float:
+        """Return the bytes of a step, as the hook itself counts them; 0 while it sends gradients whole."""
+        steps = self.state.iter - self._counts_from
+        return 4.0 * self.state.total_numel_after_compression / steps if steps > 0 else 0.0
+
+    def differences(self, planned: Sequence[Operation], own: Sequence[tuple[tuple[str, ...], int]]) -> list[str]:
+        """Return in what the hook's bytes and DDP's buckets `own` differ from the planned all-reduces."""
+        found = []
+        tensors = {tensor for op in planned for tensor in op.tensors}
+        if odd := sorted(tensors ^ {tensor for bucket, _ in own for tensor in bucket}):
+            found.append(f"DDP's buckets and the plan's differ in {odd[0]!r}")
+        sent, told = self.sent_bytes(), sum(op.nbytes for op in planned)
+        if sent and round(sent) != told:
+            found.append(f"torch's powerSGD_hook sends {round(sent)} bytes a step; the plan says {told}")
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return error, P and Q by parameter, and the step."""
+        return {"iter": self.state.iter, **self._kept()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned, once a bucket is there to hold it."""
+        self.state.iter = state["iter"]
+        self._counts_from = max(START_STEP, self.state.iter)
+        self._restored = {key: state[key] for key in self._memories()}
+
+    def _memories(self) -> dict[str, dict[int, Tensor]]:
+        return {"error": self.state.error_dict, "p": self.state.p_memory_dict, "q": self.state.q_memory_dict}
+
+    def _kept(self) -> dict[str, dict[str, Tensor]]:
+        parameters = {name: parameter for parameter, name in self._names.items()}
+        found: dict[str, dict[str, Tensor]] = {}
+        for key, memory in self._memories().items():
+            found[key] = {}
+            for index, flat in memory.items():
+                members = [(name, parameters[name]) for name in self._laid[index]]
+                order = self._order(key, members)
+                sizes = [self._numel(key, parameters[name]) for name in order]
+                found[key].update(zip(order, torch.split(flat, sizes), strict=True))
+        return found
+
+    def _lay(self, index: int, members: Sequence[tuple[str, Tensor]]) -> None:
+        """Fill the flat tensors of a bucket from what is kept by parameter, if anything is."""
+        for key, memory in self._memories().items():
+            order, by_name = self._order(key, members), self._source[key]
+            if by_name:
+                memory[index] = torch.cat([by_name[name] for name in order]) if order else torch.empty(0)
+
+    def _order(self, key: str, members: Sequence[tuple[str, Tensor]]) -> list[str]:
+        return [name for name, _ in members] if key == "error" else self._matrices(members)
+
+    def _matrices(self, members: Sequence[tuple[str, Tensor]]) -> list[str]:
+        """Return the parameters that are compressed, in the order of the hook's memory: equal shapes together."""
+        by_shape: dict[tuple[int, int], list[str]] = {}
+        for name, parameter in members:
+            n, m, r = self._shape(parameter)
+            if (n + m) * r * MIN_COMPRESSION_RATE < n * m:
+                by_shape.setdefault((n, m), []).append(name)
+        return [name for names in by_shape.values() for name in names]
+
+    def _numel(self, key: str, parameter: Tensor) -> int:
+        n, m, r = self._shape(parameter)
+        return parameter.numel() if key == "error" else n * r if key == "p" else m * r
+
+    def _shape(self, parameter: Tensor) -> tuple[int, int, int]:
+        n = parameter.shape[0] if parameter.dim() else 1
+        m = parameter.numel() // max(1, n)
+        return n, m, min(n, m, self.state.matrix_approximation_rank)
 
 
 class _Wrapped(DistributedDataParallel):

@@ -44,3 +44,28 @@ def test_an_unknown_hook_is_refused():
     with pytest.raises(ValueError, match="hook"):
         member(torch_ddp.technique, hook="int4")
     assert issubclass(OrchError, Exception)
+
+
+LARGE = [(64, 48), (48,), (40, 64), (2, 2)]
+
+
+def test_power_sgd_sends_the_rest_and_then_the_factors_of_what_is_worth_it():
+    model = profile(LARGE, [1.0] * len(LARGE))
+    plan = planned(model, cluster(2), [member(torch_ddp.technique, hook="power-sgd", rank=2)], LOOKUP)
+    sends = {task.name: task.op.nbytes for task in plan.steps[0].of(AllReduce)}
+    dense, p, q = 4 * (48 + 4), 4 * 2 * (64 + 40), 4 * 2 * (48 + 64)
+    assert sorted(sends.values()) == sorted([dense, p, q])
+    assert not is_lossless([member(torch_ddp.technique, hook="power-sgd")])
+
+
+def test_power_sgd_in_several_buckets_is_refused_where_gloo_serves():
+    model = profile(LARGE, [1.0] * len(LARGE))
+    knobs = {"hook": "power-sgd", "bucket_cap": "1KiB", "first_bucket": "1KiB"}
+    with pytest.raises(OrchError, match="cannot run 2 buckets on gloo") as caught:
+        planned(model, cluster(2), [member(torch_ddp.technique, **knobs)], LOOKUP)
+    assert (caught.value.code, "of 1MiB or more" in caught.value.hint) == ("E514", True), caught.value.hint
+
+
+def test_a_rank_without_its_hook_is_refused():
+    with pytest.raises(ValueError, match="rank 8 is of hook power-sgd"):
+        member(torch_ddp.technique, rank=8)

@@ -10,9 +10,11 @@ from torch import nn
 
 from orch.plan import Plan, check
 from orch.runtime.base import Engine, Setup
+from orch.runtime.checkpoint import take
 from orch.runtime.engine import PlanEngine
 from orch.runtime.observe import observe
 from orch.runtime.optimizers import optimizer_factory
+from orch.stack import payload_bytes
 from orch.testing import small
 from orch.workload import data_parallel
 from techniques.schedules import bucketed, torch_ddp
@@ -95,3 +97,40 @@ def test_bf16_hook_trains() -> None:
     assert first["differences"] == []
     for key, value in first["parameters"].items():
         assert (second["parameters"][key] == value).all()
+
+
+LOW_RANK = torch_ddp.Config(hook="power-sgd", rank=1)
+
+
+def train_in_two(world: World, name: str, plan: Plan, steps: int, cut: int) -> dict[str, Any]:
+    """Train `steps` steps, from `cut` on in an engine that knows only what a checkpoint of the first held."""
+    group = {"world": world.group()}
+    engine = DdpEngine(plan, build(name), Setup(optimizer_factory(SGD), world.rank, config=LOW_RANK), group)
+    for step in range(steps):
+        if step == cut:
+            kept = take(engine.state_dict()).state()
+            engine = DdpEngine(plan, build(name), Setup(optimizer_factory(SGD), world.rank, config=LOW_RANK), group)
+            engine.load_state_dict(kept)
+        engine.train_step(lambda module, step=step: loss_of(module, world.rank, step))
+    found = {key: value.detach().numpy() for key, value in engine.parameters.items()}
+    return {"parameters": found, "differences": engine.differences(), "sent": engine.payload_bytes()}
+
+
+@pytest.mark.parametrize("name", ["plain", "tied"])
+def test_torchs_power_sgd_sends_what_the_plan_says_and_goes_on_from_a_checkpoint(name: str) -> None:
+    plan = plan_of(name, 2, torch_ddp, LOW_RANK)
+    whole = run(2, train_in_two, name, plan, 9, -1)
+    for key, value in whole[0]["parameters"].items():
+        assert (whole[1]["parameters"][key] == value).all(), key
+    for cut in (1, 4):
+        for result, uncut in zip(run(2, train_in_two, name, plan, 9, cut), whole, strict=True):
+            assert (result["differences"], uncut["differences"]) == ([], [])
+            assert result["sent"] == uncut["sent"] == payload_bytes(plan)
+            for key, value in uncut["parameters"].items():
+                assert (result["parameters"][key] == value).all(), (cut, key)
+
+
+def test_a_plan_of_another_rank_is_caught() -> None:
+    wrong = plan_of("plain", 2, torch_ddp, torch_ddp.Config(hook="power-sgd", rank=2))
+    for result in run(2, train, "plain", wrong, DdpEngine, LOW_RANK):
+        assert [text for text in result["differences"] if "powerSGD_hook sends" in text] != []
