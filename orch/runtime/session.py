@@ -126,7 +126,7 @@ def prepare(worker: Place, subject: Subject) -> dict[str, Any]:
     worker.cache[_SESSION] = _Session()
     loaded = load_data(subject)
     model = subject.model.build(seed=0)
-    if isinstance(subject.model, PythonModel):
+    if isinstance(subject.model, PythonModel) or subject.batch == 1:  # too few for some batch normalisations
         refuse_misfit(subject.model, model, loaded, subject.batch)
     return {
         "rank": worker.rank,

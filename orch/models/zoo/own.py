@@ -20,7 +20,7 @@ from orch.models.zoo.objective import Objective, logits_of
 from orch.models.zoo.trace import trace
 
 if TYPE_CHECKING:
-    from orch.models.catalogue import PythonModel
+    from orch.models.catalogue import ChosenModel, PythonModel
     from orch.models.datasets import ChosenData
     from orch.models.splits import Loaded
 
@@ -67,20 +67,23 @@ def profile(path: str, model: nn.Module, data: ChosenData) -> Profile:
         raise _misfit(path, loaded, error) from error
 
 
-def refuse_misfit(chosen: PythonModel, model: nn.Module, loaded: Loaded, batch: int) -> None:
-    """Raise OrchError (E424) at the recipe's line when `model`, freshly built and not trained any more, cannot take a
-    step on `batch` samples: what of it can be known, before any stack trains it.
+def refuse_misfit(chosen: ChosenModel, model: nn.Module, loaded: Loaded, batch: int) -> None:
+    """Raise OrchError (E424), at the recipe's line for code of the user's, when `model`, freshly built and not trained
+    any more, cannot take a step on `batch` samples: what of it can be known before any stack trains it.
     """
+    where = getattr(chosen, "where", None)
     answers, samples = loaded.interface.answers, _first(loaded, batch)
+    width = 0
     try:
         with torch.no_grad():
             Objective(answers).loss(model, samples)
-            width = logits_of(model(torch.from_numpy(samples.inputs))).shape[-1]
+            if isinstance(answers, Classes):
+                width = logits_of(model(torch.from_numpy(samples.inputs))).shape[-1]
     except Exception as error:
-        raise _misfit(chosen.path, loaded, error, chosen.where) from error
+        raise _misfit(chosen.name, loaded, error, where) from error
     if isinstance(answers, Classes) and width < answers.number:
-        message = f"model {chosen.path} answers one of {width} classes, data {loaded.name} has {answers.number}"
-        raise OrchError(message, code="E424", where=chosen.where)
+        message = f"model {chosen.name} answers one of {width} classes, data {loaded.name} has {answers.number}"
+        raise OrchError(message, code="E424", where=where)
 
 
 def _first(loaded: Loaded, number: int) -> Batch:

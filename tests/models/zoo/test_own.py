@@ -112,3 +112,14 @@ def test_too_few_answers_are_the_recipes_fault_whatever_the_first_samples_are(mo
     chosen = own(module, "few")
     with pytest.raises(OrchError, match=r"own_models:few answers one of 9 classes, data digits8 has 10"):
         refuse_misfit(chosen, chosen.build(0), choose_data("digits8").load(), 2)
+
+
+def test_a_batch_that_batch_normalisation_cannot_take_is_refused_for_any_model() -> None:
+    chosen = choose(use="resnet-digits", arguments={"image_size": 8})
+    narrow = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10), torch.nn.BatchNorm1d(10))
+    loaded = choose_data("digits8").load()
+    assert refuse_misfit(chosen, narrow, loaded, 2) is None
+    with pytest.raises(
+        OrchError, match=r"^model resnet-digits fails on data digits8: ValueError: Expected more than 1"
+    ):
+        refuse_misfit(chosen, narrow, loaded, 1)
