@@ -49,6 +49,10 @@ def command(
         document = _document(forecast)
         if kept := _measured_cells(found):
             document["cached"] = kept
+        if found.faults:
+            from orch.experiment.fault_costs import costs
+
+            document["faults"] = costs(found, forecast)
         if scales:
             document["scales"] = {str(workers): _document(other) for workers, other in scales.items()}
         return document if differences is None else document | {"diff": differences}
@@ -56,6 +60,7 @@ def command(
         _say_lines(differences)
     else:
         _say_forecast(forecast)
+        _say_faults(found, forecast)
         _say_cells(_measured_cells(found))
     if found.spec.uncertain:
         _say_uncertain(list(found.spec.uncertain))
@@ -135,6 +140,16 @@ def _stack_document(forecast: Forecast, stack: StackForecast) -> dict[str, objec
         ],
         "tasks": sum(len(step) for step in stack.plan.steps),
     }
+
+
+def _say_faults(recipe: Recipe, forecast: Forecast) -> None:
+    from orch.commands._output import say, table
+    from orch.experiment.fault_costs import costs
+    from orch.experiment.tables import faults_of
+
+    if recipe.faults:
+        say("\nwhat its faults cost (simulated), beside the time to make new workers:\n")
+        say(table(*faults_of(costs(recipe, forecast))))
 
 
 def _say_uncertain(paths: Sequence[str]) -> None:

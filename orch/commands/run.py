@@ -112,9 +112,11 @@ def _launch(
 
 def _say(document: dict[str, Any], recipe: str) -> None:
     from orch.commands._output import say, table
-    from orch.experiment.tables import footnotes, next_steps, table_of
+    from orch.experiment.tables import faults_of, footnotes, next_steps, table_of
 
     say(table(*table_of(document)))
+    if document.get("faults"):
+        say(f"\n{table(*faults_of(document['faults']))}")
     for line in (*footnotes(document), *next_steps(document, recipe)):
         say(line)
 

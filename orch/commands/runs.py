@@ -255,10 +255,13 @@ def _facts(found: Summary) -> list[tuple[str, str]]:
 def _result_lines(results: Mapping[str, Any]) -> list[str]:
     """Return the table that the run ended with, or nothing where it has none that this version can read."""
     from orch.commands._output import table
-    from orch.experiment.tables import footnotes, table_of
+    from orch.experiment.tables import faults_of, footnotes, table_of
 
     try:
-        return ["", *table(*table_of(results)).splitlines(), *footnotes(results)] if results.get("stacks") else []
+        if not results.get("stacks"):
+            return []
+        faults = table(*faults_of(results["faults"])).splitlines() if results.get("faults") else []
+        return ["", *table(*table_of(results)).splitlines(), *([""] if faults else []), *faults, *footnotes(results)]
     except (KeyError, TypeError, ValueError):
         return ["", "the results are not in a form that this version of orch can show; results.json has them"]
 

@@ -12,11 +12,12 @@ from statistics import fmean
 from typing import Any
 
 from orch.cluster import Cluster
-from orch.errors import LostWorkerError, OrchError, RunError
+from orch.errors import OrchError, RunError
 from orch.experiment import inputs as kept
 from orch.experiment.breakdown import measured_breakdowns
 from orch.experiment.checkpoints import Checkpoints
-from orch.experiment.injection import FIRED, Injection
+from orch.experiment.injection import FIRED, Deaths, Injection
+from orch.experiment.injection import refuse as refuse_faults
 from orch.experiment.measure import Measurements, subject_of
 from orch.experiment.outcome import Outcome, Trained, mode_of
 from orch.experiment.past import PARAMETERS, PAYLOAD, PLANNED_FROM, Past, planned_from
@@ -27,6 +28,7 @@ from orch.experiment.show import Show
 from orch.gang import Gang, OnEvent
 from orch.models.profile import Profile
 from orch.plan import to_json
+from orch.plan.fault import Fault
 from orch.plan.timeline import Timeline
 from orch.recipe import Recipe
 from orch.runtime import keep, session
@@ -119,7 +121,7 @@ class Execution:
         self._show.stage(
             f"{format_count(self._gang.size, 'worker')} ready ({self._gang.kind}); preparing model and data"
         )
-        self._injection.refuse(self._gang)
+        refuse_faults(recipe, self._gang.kind)
         self.workers = self._gang.call(session.prepare, self._subjects[recipe.baseline.name])
         self._run.start()  # what is wrong with the user's model or data has been found: until here no run is kept for it
         if self.outcome is None:
@@ -290,24 +292,20 @@ class Execution:
         log.log_steps(lines)
 
     def _through_faults(self, key: tuple[str, int], first: int, steps: int, block: int | None) -> list[Block]:
-        """Run a block with the faults that are due in it: cut where the driver has to act, and once for each death."""
-        faults = self._injection.due(*key, first, steps)
-        deaths = self._injection.deaths(faults)
-        parts: list[list[Block]] = []
-        at = first
+        """Run a block with the faults that fall into it, in parts where the driver has to act."""
+
+        def run(steps: int, deaths: Deaths) -> list[Block]:
+            return self._in(key, session.run_block, *key, steps, deaths, block=block)
+
+        def told(fault: Fault) -> None:
+            self.note(f"{self._cell(key, block)}: {fault}")
+
+        before = len(self._injection.fired)
         try:
-            for fault in [fault for fault in faults if not fault.kills]:
-                if fault.step > at:
-                    parts.append(self._in(key, session.run_block, *key, fault.step - at, deaths, block=block))
-                    at = fault.step
-                self._injection.cut(self._gang, fault, *key)
+            parts = self._injection.through(self._gang, key, range(first, first + steps), run, told)
+        finally:
+            if len(self._injection.fired) > before:
                 self._keep_fired()
-                self.note(f"{self._cell(key, block)}: {fault}")
-            parts.append(self._in(key, session.run_block, *key, first + steps - at, deaths, block=block))
-        except LostWorkerError as error:
-            self._injection.lost(error, faults, *key)
-            self._keep_fired()
-            raise
         return [session.joined(own) for own in zip(*parts, strict=True)]
 
     def _keep_fired(self) -> None:

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from orch.cluster.node import Node
 from orch.errors import OrchError
 from orch.experiment import resume
+from orch.experiment.fault_costs import costs
 from orch.experiment.figures import figures
-from orch.experiment.injection import predicted
+from orch.experiment.injection import refuse as refuse_faults
 from orch.experiment.outcome import Outcome, mode_of
 from orch.experiment.past import Past
 from orch.experiment.predict import Forecast, predict
@@ -86,6 +87,7 @@ def invoke(asked: Invocation, show: Show) -> Document | None:
         raise OrchError("nothing says what to run on", code="E605", hint=hint)
     refuse(recipe)
     refuse_gang(recipe, on)
+    refuse_faults(recipe, on)
     if on == "torchrun" and serve_other_ranks():
         return None
     path = None
@@ -150,7 +152,7 @@ def _simulate(recipe: Recipe, asked: Invocation) -> Document:
         forecast = predict(recipe)
         _keep_plans(run, forecast)
         _keep_traces(run, forecast, None)
-        found = simulated_document(forecast) | ({"faults": predicted(recipe, forecast)} if recipe.faults else {})
+        found = simulated_document(forecast) | ({"faults": costs(recipe, forecast)} if recipe.faults else {})
         _keep_figures(run, figures(found, forecast, None))
         return _finish(run, found)
 
@@ -185,6 +187,8 @@ def _run(recipe: Recipe, on: str, run: RunLog, show: Show, past: Past | None) ->
             raise
     _keep_traces(run, outcome.forecast, outcome)
     found = document(outcome, results(outcome), mode_of(on))
+    if recipe.faults:
+        found["faults"] = costs(recipe, outcome.forecast, outcome.trained)
     _keep_figures(run, figures(found, outcome.forecast, outcome))
     return _finish(run, found)
 

@@ -28,6 +28,35 @@ def table_of(document: Mapping[str, Any], width: int = WIDTH) -> tuple[list[str]
     return headers, cells
 
 
+def faults_of(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[object]]]:
+    """Return headers and rows of a table of what each fault costs each training (`faults` of a document)."""
+    measured = any(cost["measured_step_time_s"] is not None for cost in found)
+    headers = [
+        "fault",
+        "stack",
+        "predicted step",
+        *(["measured"] if measured else []),
+        "steps again",
+        "costs (predicted)",
+    ]
+    rows: list[list[object]] = []
+    for cost in found:
+        seen = cost["measured_step_time_s"]
+        own = ["-" if seen is None else format_seconds(seen)] if measured else []
+        again = str(cost["steps_again"] or "-")
+        rows.append(
+            [
+                cost["fault"],
+                cost["stack"],
+                format_seconds(cost["step_time_s"]),
+                *own,
+                again,
+                format_seconds(cost["extra_s"]),
+            ]
+        )
+    return headers, rows
+
+
 def _measured_columns(name: str, stack: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, str]:
     then = stack["at_equal_time"]
     found = {

@@ -18,7 +18,7 @@ from orch.cluster.node import Node
 from orch.errors import OrchError, RunError
 from orch.gang import shaping
 from orch.gang.emulate_leftovers import ROOT, cpu_roots
-from orch.gang.shaping import DEVICE, MTU, Shaping, bucket_of, host_end, namespace, run
+from orch.gang.shaping import DEVICE, MTU, Shaping, bucket_of, host_end, namespace, netem, run
 
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 _MOST_NODES = 200
@@ -48,12 +48,24 @@ def refuse(nodes: Sequence[Node], size: int | None = None, device: str = "cpu") 
     if any(node.delay_s for node in nodes):
         _refuse_discipline("netem", "delay", "netem delay 1ms")
     if any(node.loss for node in nodes):
-        _refuse_discipline("netem", "loss", "netem loss 1%")
+        refuse_loss()
     if any(node.speed != nodes[0].speed for node in nodes) and not _can_limit_cpu():
         text = "speed: this machine cannot limit a node's CPU: no cpu control group can be made"
         raise OrchError(
             f"--on emulate cannot give nodes a different {text}", code="E731", hint="drop speed, or simulate"
         )
+
+
+def refuse_loss() -> None:
+    """Raise OrchError E731 where this machine cannot lose packets of an emulated link."""
+    _refuse_discipline("netem", "loss", "netem loss 1%")
+
+
+def refuse_slow() -> None:
+    """Raise OrchError E731 where this machine cannot hold a node's CPU back while it runs."""
+    if not _can_limit_cpu():
+        text = "--on emulate cannot slow a node down: no cpu control group can be made on this machine"
+        raise OrchError(text, code="E731", hint="remove that fault, or simulate")
 
 
 def _capabilities() -> int:
@@ -74,7 +86,7 @@ def _refuse_discipline(name: str, field: str, example: str) -> None:
     if done.returncode:
         reason = done.stderr.strip().splitlines()[:1] or ["no network namespace can be made"]
         text = f"--on emulate cannot give a link {field}: this kernel has no {name} ({reason[0]})"
-        raise OrchError(text, code="E731", hint=f"drop it from the cluster file, or load the module sch_{name}")
+        raise OrchError(text, code="E731", hint=f"drop it, or load the module sch_{name}")
 
 
 def _can_limit_cpu() -> bool:
@@ -136,7 +148,7 @@ class Network:
         lines = []
         parent = "root"
         if node.delay_s or node.loss:
-            lines.append(f"qdisc add dev {DEVICE} root handle 1: netem {_netem(node)}")
+            lines.append(f"qdisc add dev {DEVICE} root handle 1: netem {netem(node)}")
             parent = "parent 1:1"
         lines.append(f"qdisc add dev {DEVICE} {parent} handle 10: {bucket_of(node.egress_bytes_per_s)}")
         run("tc", "-n", inside, lines=lines)
@@ -167,9 +179,8 @@ def reset(cluster: str, nodes: Sequence[Node]) -> None:
     """Give every link and every node what it began with again, whatever a run has changed and left."""
     handles = shaping_of(cluster, nodes)
     for number, node in enumerate(nodes):
-        rates = (node.egress_bytes_per_s, node.ingress_bytes_per_s)
         handles.restore(number)
-        handles.set_rate(number, *(shaping.UNSHAPED if rate is None else rate for rate in rates))
+        handles.set_link(number, node)
         if shaping.cpu_group(cluster, number) is not None:
             handles.slow(number, 1.0)
 
@@ -189,12 +200,6 @@ def cpu_limits(nodes: Sequence[Node]) -> tuple[float | None, ...]:
     if all(node.speed == fastest for node in nodes):
         return (None,) * len(nodes)
     return tuple(share_cores(len(nodes)) * node.speed / fastest for node in nodes)
-
-
-def _netem(node: Node) -> str:
-    delay = f" delay {node.delay_s * 1e6:.0f}us" if node.delay_s else ""
-    loss = f" loss {node.loss * 100:.6f}%" if node.loss else ""
-    return f"limit 100000{delay}{loss}"
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ nodes. Every call takes about 10 ms, returns when the kernel has taken it on, an
 Nodes are numbered from 0; rank r is on node r // devices_per_node.
 
     shaping.set_rate(2, egress=12.5e6)          # bytes a second; the other direction stays as it is
+    shaping.set_link(2, Node(25e6, 25e6, loss=0.01))   # rates, delay and loss as those of such a node
     shaping.cut(2); ...; shaping.restore(2)     # packets from and to the node are lost; its connections stay open
     shaping.slow(2, 4.0)                        # a quarter of its CPU; slow(2, 1.0) takes it back
     shaping.kill(2)                             # SIGKILL to every process of the node
@@ -22,6 +23,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from orch.cluster.node import Node
 from orch.errors import RunError
 from orch.gang.emulate_leftovers import NAMESPACES, cpu_roots, parts
 
@@ -73,6 +75,21 @@ class Shaping:
             self._tc(f"qdisc replace dev {DEVICE} {parent} handle 10: {_bucket(egress)}", namespace(self.cluster, node))
         if ingress is not None:
             self._tc(f"qdisc replace dev {host_end(self.cluster, node)} root handle 10: {_bucket(ingress)}")
+
+    def set_link(self, number: int, node: Node) -> None:
+        """Give the link of node `number` the rates, the delay and the loss of `node`."""
+        inside = namespace(self.cluster, number)
+        if self.delayed or node.loss:
+            self._tc(f"qdisc replace dev {DEVICE} root handle 1: netem {netem(node)}", inside)
+            # A handle of its own where the bucket alone was the root: one that exists would be moved, not changed.
+            handle = "10:" if self.delayed else "20:"
+            self._tc(
+                f"qdisc replace dev {DEVICE} parent 1:1 handle {handle} {bucket_of(node.egress_bytes_per_s)}", inside
+            )
+        else:
+            self._tc(f"qdisc replace dev {DEVICE} root handle 10: {bucket_of(node.egress_bytes_per_s)}", inside)
+        end = host_end(self.cluster, number)
+        self._tc(f"qdisc replace dev {end} root handle 10: {bucket_of(node.ingress_bytes_per_s)}")
 
     def cut(self, node: int) -> None:
         """Pull the cable of `node` out: what it sends and what is sent to it is lost until `restore`."""
@@ -134,6 +151,13 @@ def processes(cluster: str, node: int) -> list[int]:
 def bucket_of(rate: float | None) -> str:
     """Return the queueing discipline that holds a device to `rate` bytes a second; None: to no limit."""
     return _bucket(UNSHAPED if rate is None else rate)
+
+
+def netem(node: Node) -> str:
+    """Return what netem is told of a node's delay and loss."""
+    delay = f" delay {node.delay_s * 1e6:.0f}us" if node.delay_s else ""
+    loss = f" loss {node.loss * 100:.6f}%" if node.loss else ""
+    return f"limit 100000{delay}{loss}"
 
 
 def _bucket(rate: float) -> str:

@@ -104,6 +104,11 @@ class Recipe:
         plain: dict[str, Any] = self.tree.plain()
         return plain
 
+    def fault_place(self, fault: Fault) -> Position:
+        """Return where a fault of this recipe was written."""
+        node = self.tree.find(("faults", str(self.faults.index(fault)))) or self.tree
+        return node.where
+
     def origin(self, path: str) -> Origin:
         """Return the value at a dotted path and where it comes from. Raises OrchError for a path that leads nowhere."""
         return origin_of(self.tree, path)
@@ -334,8 +339,17 @@ def _check_faults(tree: Node, spec: RecipeFile, stacks: Mapping[str, Stack], clu
             if fault.step >= steps:
                 message = f"faults: the training of stack {name} ends before step {fault.step}"
                 raise OrchError(message, code="E245", where=where, hint=f"it has steps 0 to {steps - 1}")
+            if fault.until is not None and fault.until > steps:
+                message = f"faults: {fault}: the training of stack {name} ends before"
+                raise OrchError(message, code="E245", where=where, hint=f"until {steps} at most, or leave it out")
+        if fault.kind in ("drop-rate", "link-rate") and cluster.nodes == 1:
+            message = f"faults: {fault}: a cluster of one node has no such link"
+            raise OrchError(message, code="E245", where=where, hint="cluster.nodes=2, or remove that fault")
         if fault in faults[:number]:
             raise OrchError(f"faults: {fault}, twice", code="E245", where=where, hint="once is enough")
+        if other := next((other for other in faults[:number] if fault.meets(other)), None):
+            message = f"faults: {fault}, which at once is to be otherwise: {other}"
+            raise OrchError(message, code="E245", where=where, hint="let one end before the other begins")
 
 
 def _check_quality(tree: Node, spec: RecipeFile, stacks: Mapping[str, Stack]) -> None:

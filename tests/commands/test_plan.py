@@ -114,3 +114,15 @@ def test_uncertain_inputs_are_named(orch) -> None:
     last = orch("plan", "mine", uncertain).out.splitlines()[-1]
     assert last == "taken as the recipe states them, though it calls them uncertain: train.batch_per_worker"
     assert "uncertain" not in orch("plan", "mine").out
+
+
+def test_what_faults_cost_is_part_of_a_plan(orch) -> None:
+    faults = "faults=[{slow_node: {node: 1, by: 3, step: 2, until: 5, stack: plain}}, {kill_rank: {rank: 0, step: 4}}]"
+    done = orch("plan", "mine", faults)
+    table = done.out[done.out.index("what its faults cost (simulated)") :].splitlines()
+    assert any(line.startswith("node 1 is slower by 3 in steps 2 to 4 ") and "plain" in line for line in table)
+    assert sum(line.startswith("rank 0 is killed at step 4 ") for line in table) == 2
+    slow = orch("plan", "mine", faults, "--json").document["faults"][0]
+    usual = orch("plan", "mine", "--json").document
+    assert "faults" not in usual
+    assert slow["step_time_s"] > usual["stacks"]["plain"]["step_time_s"]["median"]

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
@@ -80,6 +81,34 @@ def test_traffic_obeys_each_direction_and_a_new_rate_at_once() -> None:
         net.shaping.set_rate(0, egress=5e6)
         assert seconds(net, 0, 1, nbytes) == pytest.approx(0.2, rel=0.3)
         assert seconds(net, 1, 0, nbytes) == pytest.approx(0.1, rel=0.3)
+
+
+@can_emulate
+def test_a_whole_link_is_set_and_set_back() -> None:
+    with network([Node(10e6, 10e6)] * 2) as net:
+        net.shaping.set_link(1, Node(2.5e6, None))
+        assert seconds(net, 1, 0, 500_000) == pytest.approx(0.2, rel=0.3)
+        net.shaping.set_link(1, Node(10e6, 10e6))
+        assert seconds(net, 1, 0, 500_000) == pytest.approx(0.05, rel=0.4)
+
+
+def test_loss_stands_before_the_bucket_and_goes_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("orch.gang.shaping.run", lambda *words: said.append(" ".join(words)))
+    lossy, usual = Node(10e6, 10e6, delay_s=1e-3, loss=0.02), Node(10e6, 10e6, delay_s=1e-3)
+    plain = Shaping("orch-000000")
+    plain.set_link(1, replace(lossy, delay_s=0.0))
+    plain.set_link(1, replace(usual, delay_s=0.0))
+    far = Shaping("orch-000000", delayed=True)
+    far.set_link(1, lossy)
+    far.set_link(1, usual)
+    inside = [line.removeprefix("tc -n orch-000000-1 qdisc replace dev eth0 ") for line in said if "-n" in line]
+    assert [line.partition(" tbf")[0] for line in inside] == [
+        "root handle 1: netem limit 100000 loss 2.000000%", "parent 1:1 handle 20:",
+        "root handle 10:",
+        "root handle 1: netem limit 100000 delay 1000us loss 2.000000%", "parent 1:1 handle 10:",
+        "root handle 1: netem limit 100000 delay 1000us", "parent 1:1 handle 10:",
+    ]  # fmt: skip
 
 
 @can_emulate
