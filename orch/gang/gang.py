@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from orch.errors import LostWorkerError, OrchError, RunError
+from orch.gang import system
 from orch.gang.local_workers import Died, Look, Workers
 from orch.gang.shaping import Shaping
 from orch.gang.watch import Watch, waited
@@ -84,7 +87,8 @@ class WorkersGang:
         self._log_dir = log_dir
         self._keep = keep
         if log_dir is not None:
-            log_dir.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):
+                log_dir.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self) -> Self:
         return self
@@ -162,6 +166,7 @@ class _Call:
         self._on_event = on_event
         self._log_path = log_path
         self._pending = set(range(workers.size))
+        self._killed_before = system.killed_for_memory()
         self._log_starts = [_size(log_path(rank)) for rank in range(workers.size)]
         self._results: dict[int, Any] = {}
         self._failures: dict[int, Failure] = {}
@@ -200,7 +205,7 @@ class _Call:
         if kind == "log":
             path = self._log_path(rank)
             if path is not None:
-                with open(path, "ab") as file:
+                with contextlib.suppress(OSError), open(path, "ab") as file:  # a full disk ends no run for its log
                     file.write(value)
             return
         if kind == "event":
@@ -243,6 +248,8 @@ class _Call:
         place = str(looks[rank].place)
         how = f"{f' in {place}' if place else ''} ({self._deaths[rank]})"
         text = f"rank {rank} of {len(looks)} died{how}{waited(waiters, 'waited')}"
+        if self._deaths[rank].status == -signal.SIGKILL and system.killed_for_memory() > self._killed_before:
+            text += "; the kernel was out of memory and killed for it"
         error = self._with_tail(RunError(text, code="E701", hint=self._hint(rank)), rank)
         return LostWorkerError.of(error, sorted(self._deaths))
 

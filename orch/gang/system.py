@@ -23,6 +23,17 @@ def cpu_seconds(pid: int) -> float | None:
     return own + sum(cpu_seconds(child) or 0.0 for child in _children(pid))
 
 
+def killed_for_memory() -> int:
+    """Return how many processes this machine's kernel has killed for want of memory since it booted, whether of all the
+    machine's or of a group's; 0 where it does not say.
+    """
+    try:
+        with open("/proc/vmstat", encoding="ascii") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+    except (OSError, ValueError):
+        return 0
+
+
 def _children(pid: int) -> list[int]:
     try:
         with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:

@@ -180,28 +180,40 @@ def _answer(worker: Worker, message: bytes, spool_descriptor: int) -> bytes:
         result = function(worker, *arguments)
         return pickle.dumps(("result", result))
     except BaseException as error:  # noqa: BLE001 - the driver decides what a worker's exception means
-        traceback.print_exc()
+        with contextlib.suppress(OSError):  # a disk too full for a log is not the failure that counts
+            traceback.print_exc()
         failure = ("failure", describe(error))
         try:
             return pickle.dumps(failure)
         except Exception:  # noqa: BLE001 - an OrchError that cannot travel still has its text
             return pickle.dumps(("failure", Failure(type(error).__name__, str(error), place_of(error), False)))
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
 
 
 def redirect(log: str | int | None) -> None:
-    """Send what this process prints, C++ libraries included, to a path, to an open descriptor, or nowhere (None)."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    target = log if isinstance(log, int) else os.open(log or os.devnull, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    """Send what this process prints, C++ libraries included, to a path, to an open descriptor, or nowhere (None, or where
+    the path refuses).
+    """
+    _flush()
+    try:
+        target = (
+            log if isinstance(log, int) else os.open(log or os.devnull, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        )
+    except OSError:  # no room for a log, or no way to it, ends no training
+        target = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(target, descriptor)
     if target != log:
         os.close(target)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
 
 
 def describe(error: BaseException) -> Failure:

@@ -25,6 +25,7 @@ from orch.experiment.quality import smoothed
 from orch.experiment.results import document, results
 from orch.experiment.show import Quiet
 from orch.gang import Gang
+from orch.gang.system import killed_for_memory
 from orch.recipe import Recipe
 from orch.sweep.driver import Found, PrunedError
 from orch.sweep.metrics import InfeasibleError, Sought
@@ -82,7 +83,7 @@ class Bench:
     ) -> Outcome:
         """Run a recipe on warm workers. Raises what the run raises; out of memory, and a loss that is no number, as
         InfeasibleError."""
-        killed = _killed_for_memory()
+        killed = killed_for_memory()
         with (
             open_gang(recipe, self.on, None if log.path is None else log.path / "logs") as gang,
             self._held(number, gang),
@@ -95,7 +96,7 @@ class Bench:
                 execution.abandon()
                 raise
             except RunError as error:
-                if error.code == "E701" and _killed_for_memory() > killed:
+                if error.code == "E701" and killed_for_memory() > killed:
                     raise InfeasibleError(f"out of memory: {error}") from None
                 if error.code == "E663":
                     raise InfeasibleError(error.message) from None
@@ -201,15 +202,6 @@ def metrics_of(outcome: Outcome, stack: str, sought: Sought) -> dict[str, float]
 
 def _exposed_s(parts: dict[str, float] | None) -> float | None:
     return None if parts is None else sum(seconds for name, seconds in parts.items() if name.startswith("exposed"))
-
-
-def _killed_for_memory() -> int:
-    """Return how many processes this machine's kernel has killed for want of memory, 0 where it does not say."""
-    try:
-        with open("/proc/vmstat", encoding="ascii") as file:
-            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
-    except (OSError, ValueError):
-        return 0
 
 
 def refuse_course(sought: Sought, pruner: str) -> None:

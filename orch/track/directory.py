@@ -20,6 +20,7 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from typing import cast
 
 import yaml
 
-from orch.track import encoding, state
+from orch.track import encoding, reserve, state
 from orch.track.redact import redact, redact_command, redact_source
 
 FORMAT = 1
@@ -123,24 +124,32 @@ class RunDirectory:
 
 
 def create(root: Path, facts: Facts) -> RunDirectory:
-    """Make the directory of a new run, queued and owned by this process. Raises OSError when the root refuses."""
+    """Make the directory of a new run, queued and owned by this process. Raises OSError when the root refuses, and leaves
+    nothing then.
+    """
     parent = root.resolve() / slug(facts.recipe)
     parent.mkdir(parents=True, exist_ok=True)
     directory = RunDirectory(_claim(parent))
-    state.write(directory.path, state.new())
-    data = asdict(facts) | {
-        "format": FORMAT,
-        "id": directory.id,
-        "stacks": _folders(facts.stacks),
-        "command": redact_command(facts.command),
-        "extra": redact(facts.extra),
-    }
-    encoding.write_json(directory.path / "run.json", data)
+    try:
+        state.write(directory.path, state.new())
+        data = asdict(facts) | {
+            "format": FORMAT,
+            "id": directory.id,
+            "stacks": _folders(facts.stacks),
+            "command": redact_command(facts.command),
+            "extra": redact(facts.extra),
+        }
+        encoding.write_json(directory.path / "run.json", data)
+        reserve.take(directory.path)
+    except OSError:
+        shutil.rmtree(directory.path, ignore_errors=True)
+        raise
     return directory
 
 
 def reopen(run: RunDirectory) -> None:
     """Take up a run that ended: queued again, owned by this process; `run.json` keeps how it had ended."""
+    reserve.take(run.path)
     before = run.state or state.new()
     ended = {"status": before.status, "reason": before.reason, "ended_s": before.ended_s, "host": before.owner.host}
     facts = run.facts

@@ -48,9 +48,7 @@ class Summary:
     @property
     def duration_s(self) -> float | None:
         """How long it ran, or has run so far; None before it started."""
-        if self.state is None or self.state.started_s is None:
-            return None
-        return (self.state.ended_s or time.time()) - self.state.started_s
+        return None if self.state is None else self.state.duration_s
 
     def document(self) -> dict[str, object]:
         """Return the summary as JSON data."""

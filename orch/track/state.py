@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, cast, get_args
 
-from orch.track import encoding
+from orch.track import encoding, reserve
 
 Status = Literal["queued", "running", "done", "failed", "killed", "interrupted"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -60,7 +60,10 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The status of a run with its owner and its times, in seconds since 1970 (UTC)."""
+    """The status of a run with its owner and its times, in seconds since 1970 (UTC).
+
+    `ran_s`: how long drivers worked on it, by a clock that nobody sets; None while one does, and where one was killed.
+    """
 
     status: Status
     owner: Owner
@@ -68,6 +71,7 @@ class State:
     started_s: float | None = None
     ended_s: float | None = None
     reason: str = ""
+    ran_s: float | None = None
 
     @property
     def is_open(self) -> bool:
@@ -79,8 +83,22 @@ class State:
         """Whether the run is open although its driver is gone."""
         return self.is_open and self.owner.alive is False
 
-    def to(self, status: Status, reason: str = "") -> State:
-        """Return the state that follows, with its time. The first end stands: a closed state is returned unchanged."""
+    @property
+    def duration_s(self) -> float | None:
+        """How long the run ran, or has run so far; None before it started. Where only a clock that was set can tell, and
+        it was set back, at least 0.
+        """
+        if self.started_s is None:
+            return None
+        if self.ran_s is not None and not self.is_open:
+            return self.ran_s
+        return max(0.0, (self.ended_s or time.time()) - self.started_s)
+
+    def to(self, status: Status, reason: str = "", ran_s: float | None = None) -> State:
+        """Return the state that follows, with its time. The first end stands: a closed state is returned unchanged.
+
+        `ran_s`: how long this driver has worked on it.
+        """
         if not self.is_open:
             return self
         now = time.time()
@@ -88,12 +106,13 @@ class State:
             return self
         if status == "running":
             return replace(self, status=status, started_s=self.started_s or now)
-        return replace(self, status=status, ended_s=now, reason=reason)
+        whole_s = None if ran_s is None else ran_s + (self.ran_s or 0.0)
+        return replace(self, status=status, ended_s=now, reason=reason, ran_s=whole_s)
 
 
 def reopened(state: State) -> State:
     """Return the state of a run that this process takes up where it ended; its times go on from the first start."""
-    return State("queued", Owner.here(), state.created_s, state.started_s)
+    return State("queued", Owner.here(), state.created_s, state.started_s, ran_s=state.ran_s)
 
 
 def new(status: Status = "queued") -> State:
@@ -121,6 +140,7 @@ def read(directory: Path) -> State | None:
             started_s=cast("float | None", data.get("started_s")),
             ended_s=cast("float | None", data.get("ended_s")),
             reason=str(data.get("reason", "")),
+            ran_s=cast("float | None", data.get("ran_s")),
         )
     except (KeyError, TypeError, ValueError):
         return None
@@ -136,6 +156,7 @@ def settle(directory: Path) -> State | None:
         ended_s=_last_change_s(directory),
     )
     with suppress(OSError):  # the run of a colleague: its owner's next look writes it
+        reserve.drop(directory)
         write(directory, closed)
     return closed
 

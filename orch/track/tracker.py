@@ -7,6 +7,7 @@
 Left by the user's own fault before it started (an OrchError of exit code 2) it leaves nothing. Left by another exception
 the run ends `failed`, by Ctrl-C or SIGTERM `interrupted`; a killed driver is found dead later.
 Nothing here may end a training: a disk that refuses steps, or an index that is gone, is said once and training goes on.
+What a full disk must still take, steps, results and the end, has room kept back for it (`reserve`).
 """
 
 from __future__ import annotations
@@ -14,22 +15,28 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, cast
 
-from orch.errors import OrchError
+from orch.errors import OrchError, RunError
 from orch.track import directory as directories
-from orch.track import encoding, environment, indexer, state, steps
+from orch.track import encoding, environment, indexer, reserve, state, steps
 from orch.track.directory import Facts, RunDirectory
 from orch.track.indexer import IndexUnavailableError
+from orch.track.mounts import mount_of
 from orch.track.redact import redact_text
-from orch.track.settings import Store, store_of
+from orch.track.settings import STORE_VARIABLE, Store, store_of
 from orch.track.signals import signals_raise
+from orch.track.stack_log import Stack
+from orch.track.untracked import Untracked
 
 Warn = Callable[[str], None]
 FINISH_TIMEOUT_S = 20.0
+# Large, and drawn from what else is kept: no room is kept back for these.
+_DRAWN = ("figures/", "trace.json")
 
 
 class StackLog(Protocol):
@@ -108,10 +115,13 @@ class Tracker:
         if not self._enabled:
             yield Untracked()
             return
+        made = None
         try:
             made = directories.create(self._root, facts)
             directories.write_recipe(made, resolved, origins or {})
         except OSError as error:
+            if made is not None:
+                shutil.rmtree(made.path, ignore_errors=True)
             raise OrchError(
                 f"cannot make a run under {self._root}: {error.strerror or error}",
                 code="E801",
@@ -127,7 +137,7 @@ class Tracker:
         """
         try:
             with made.taken():
-                directories.reopen(made)
+                _reopen(made)
                 with self._opened(made, project, again=True) as run:
                     yield run
         except BlockingIOError as error:
@@ -161,6 +171,7 @@ class Run:
         self._folders = directory.stack_folders()
         self._stacks: dict[tuple[str, int], Stack] = {}
         self._state = directory.state or state.new()
+        self._began_s: float | None = None
         self._facts: dict[str, object] = {}
         self._collector = threading.Thread(target=self._collect, args=(project,), name="orch-environment", daemon=True)
         self._collector.start()
@@ -178,25 +189,27 @@ class Run:
     def start(self) -> None:
         """Say that the workers are there, with model and data, and the run is no longer queued."""
         self._announce()
+        self._began_s = self._began_s or time.monotonic()
         self._move("running")
 
     def stack(self, name: str, seed: int = 0) -> StackLog:
         """Return the log of a stack and seed. Raises KeyError for a stack the run was not opened with."""
         key = (name, seed)
         if key not in self._stacks:
-            self._stacks[key] = Stack(self._folders[name], seed, self.attempt)
+            self._stacks[key] = Stack(self._folders[name], seed, self.insist)
         return self._stacks[key]
 
     def write(self, name: str, value: object, stack: str | None = None) -> None:
         """Keep a file: text and bytes as they are, else JSON. Raises ValueError for a name that leads out."""
         base = self.directory if stack is None else RunDirectory(self._folders[stack])
         path = base.inside(name)
+        keep = self.attempt if name.startswith(_DRAWN) else self.insist
         if isinstance(value, bytes):
-            self.attempt(f"write {name}", lambda: encoding.write_bytes(path, value))
+            keep(f"write {name}", lambda: encoding.write_bytes(path, value))
         elif isinstance(value, str):
-            self.attempt(f"write {name}", lambda: encoding.write_text(path, value))
+            keep(f"write {name}", lambda: encoding.write_text(path, value))
         else:
-            self.attempt(f"write {name}", lambda: base.write_json(name, value))
+            keep(f"write {name}", lambda: base.write_json(name, value))
 
     def trial(self, record: Mapping[str, object]) -> None:
         """Keep what came of a trial of a sweep: one line, one write."""
@@ -215,8 +228,13 @@ class Run:
         return path
 
     def finish(self, results: Mapping[str, object]) -> None:
-        """Keep the results; the run is done."""
-        self.write("results.json", results)
+        """Keep the results; the run is done. RunError (E812): the directory refuses them, so the run has failed."""
+        refused = self.insist("write results.json", lambda: self.directory.write_json("results.json", results))
+        if refused is not None:
+            error = RunError(f"the results could not be kept: {refused.strerror or refused}", code="E812",
+                             hint="make room; what was trained is kept, and orch run --resume goes on")  # fmt: skip
+            self.close("failed", error.message)
+            raise error
         self.close("done")
         if self._index is not None:
             self.parent_run_id = self._index.finish(self.path)
@@ -230,6 +248,7 @@ class Run:
             self.attempt("bring steps to the disk", stack.close)
         self._announce()
         self._move(status, reason)
+        reserve.drop(self.path)
         if self._index is not None and status == "interrupted":
             self._index.hurry()
 
@@ -245,7 +264,7 @@ class Run:
         with suppress(OSError):
             self.path.parent.rmdir()  # the recipe's folder, if this was its only run
 
-    def attempt(self, what: str, action: Callable[[], object]) -> None:
+    def attempt(self, what: str, action: Callable[[], object]) -> OSError | None:
         """Do `action`; a disk that refuses is said once per kind of work, and training goes on."""
         try:
             action()
@@ -253,6 +272,28 @@ class Run:
             if what not in self._warned:
                 self._warned.add(what)
                 self._warn(f"tracking: cannot {what}: {error.strerror or error} ({self.path}); the run goes on")
+            return error
+        return None
+
+    def insist(self, what: str, action: Callable[[], object]) -> OSError | None:
+        """Do `action`, on a full disk with the room that was kept back for it; else as `attempt`."""
+
+        def do() -> None:
+            while True:
+                try:
+                    action()
+                    return
+                except OSError as error:
+                    if not (reserve.is_full(error) and reserve.give(self.path)):
+                        raise
+                    if "reserve" not in self._warned:
+                        self._warned.add("reserve")
+                        self._warn(
+                            f"tracking: {error.strerror} in {self.path}; what was kept back for its end is used now, and "
+                            "the run goes on"
+                        )
+
+        return self.attempt(what, do)
 
     def _announce(self) -> None:
         """Tell the index of this run, once."""
@@ -261,8 +302,9 @@ class Run:
             self._index.watch(self.path)
 
     def _move(self, status: state.Status, reason: str = "") -> None:
-        self._state = self._state.to(status, reason)
-        self.attempt("write state.json", lambda: state.write(self.path, self._state))
+        ran_s = 0.0 if self._began_s is None else time.monotonic() - self._began_s
+        self._state = self._state.to(status, reason, ran_s)
+        self.insist("write state.json", lambda: state.write(self.path, self._state))
 
     def _collect(self, project: Path) -> None:
         facts, diff = environment.collect(project)
@@ -282,7 +324,15 @@ class _Index:
         self._indexer: indexer.Indexer | None = None
 
     def watch(self, run: Path) -> None:
-        """Start its process, which needs seconds to be ready, and have a run kept in it."""
+        """Start its process, which needs seconds to be ready, and have a run kept in it. A store whose locks are not sure
+        is said once.
+        """
+        mount = None if self._store.file is None else mount_of(self._store.file)
+        if mount is not None and mount.network and self._indexer is None:
+            self._warn(
+                f"tracking: the index {redact_text(self._store.uri)} lies on {mount.kind}, where sqlite's locks are not sure; "
+                f"{STORE_VARIABLE}=sqlite:////a/local/disk/mlflow.db names another place; runs are whole in their directories"
+            )
         try:
             if self._indexer is None:
                 self._indexer = indexer.Indexer(self._root, self._store, background=True)
@@ -318,68 +368,12 @@ class _Index:
             )
 
 
-class Stack:
-    """The step files of one stack and seed, opened with the first batch."""
-
-    def __init__(self, folder: Path, seed: int, attempt: Callable[[str, Callable[[], object]], None]) -> None:
-        self._folder = folder
-        self._seed = seed
-        self._attempt = attempt
-        self._files: dict[str, steps.Appender] = {}
-
-    def log_steps(self, batch: Sequence[steps.Step]) -> None:
-        """Append a batch of steps: one write."""
-        self._attempt("keep steps", lambda: self._append("steps", steps.STEP_COLUMNS, steps.step_lines(batch)))
-
-    def log_values(self, batch: Sequence[steps.Value]) -> None:
-        """Append named figures: one write."""
-        self._attempt("keep values", lambda: self._append("values", steps.METRIC_COLUMNS, steps.value_lines(batch)))
-
-    def close(self) -> None:
-        for file in self._files.values():
-            file.close()
-        self._files.clear()
-
-    def _append(self, kind: str, columns: tuple[str, ...], lines: Iterable[str]) -> None:
-        if kind not in self._files:
-            self._files[kind] = steps.Appender(self._folder / f"{kind}.seed{self._seed}.csv", columns)
-        self._files[kind].append(lines)
-
-
-class Untracked:
-    """A run that leaves nothing behind, for `track: off` and for measuring what tracking costs."""
-
-    path: Path | None = None
-    parent_run_id: str | None = None
-
-    def start(self) -> None:
-        """Do nothing."""
-
-    def stack(self, name: str, seed: int = 0) -> StackLog:
-        """Return a log that keeps nothing."""
-        return self
-
-    def log_steps(self, batch: Sequence[steps.Step]) -> None:
-        """Do nothing."""
-
-    def log_values(self, batch: Sequence[steps.Value]) -> None:
-        """Do nothing."""
-
-    def write(self, name: str, value: object, stack: str | None = None) -> None:
-        """Do nothing."""
-
-    def trial(self, record: Mapping[str, object]) -> None:
-        """Do nothing."""
-
-    def environment(self, **facts: object) -> None:
-        """Do nothing."""
-
-    def rank_log(self, rank: int) -> Path | None:
-        """Return None: the gang keeps a log of its own for as long as it lives."""
-        return None
-
-    def finish(self, results: Mapping[str, object]) -> None:
-        """Do nothing."""
+def _reopen(made: RunDirectory) -> None:
+    try:
+        directories.reopen(made)
+    except OSError as error:
+        text = f"run {made.id} cannot go on: its directory refuses: {error.strerror or error}"
+        raise OrchError(text, code="E820", hint="make room, or let its owner go on with it") from error
 
 
 def _end_of(error: BaseException) -> tuple[state.Status, str]:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from orch.track import encoding
 from orch.track.directory import slug
-from orch.track.tracker import Stack, StackLog
+from orch.track.stack_log import Stack
+from orch.track.tracker import StackLog
 
 
 class TrialLog:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from orch.errors import OrchError, RunError
-from orch.gang import alike, end_all, make_gang, refuse_or_note
+from orch.gang import alike, end_all, make_gang, refuse_or_note, system
 from orch.gang.pool import MAKERS
 from orch.recipe import schema
 from tests.gang import functions
@@ -92,6 +92,15 @@ def test_a_failed_rank_is_named(on: str, how: str, text: str, tmp_path: Path, mo
     assert caught.value.exit_code == 3
     if how == "raise":
         assert "second line" in "".join(caught.value.__notes__)
+
+
+def test_a_kill_for_want_of_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter([5])
+    text = r"^rank 1 of 2 died in step 3, .* \(signal 9\).*; the kernel was out of memory and killed for it"
+    with make_gang("processes", 2) as gang:
+        monkeypatch.setattr(system, "killed_for_memory", lambda: next(counts, 6))
+        with pytest.raises(RunError, match=text):
+            gang.call(functions.fail_at, 1, "kill")
 
 
 def test_an_error_of_the_user_is_raised_as_it_is(on: str) -> None:

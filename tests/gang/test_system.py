@@ -87,3 +87,8 @@ def test_the_title_is_what_ps_shows() -> None:
 @pytest.mark.parametrize(("status", "text"), [(-9, "signal 9"), (7, "exit code 7"), (0, "exit code 0")])
 def test_exits_are_described(status: int, text: str) -> None:
     assert system.describe_exit(status) == text
+
+
+def test_what_the_kernel_killed_is_counted() -> None:
+    assert system.killed_for_memory() >= 0
+    assert system.killed_for_memory() == system.killed_for_memory()

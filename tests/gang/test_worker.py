@@ -67,3 +67,9 @@ def test_output_of_libraries_is_redirected_too(tmp_path: Path) -> None:
     )
     assert (done.stdout, done.stderr) == ("", "")
     assert (tmp_path / "log").read_text() == "from below\nx\n"
+
+
+def test_a_log_that_cannot_be_opened_is_no_failure(tmp_path: Path) -> None:
+    with make_gang("processes", 1, log_dir=tmp_path / "logs") as gang:
+        (tmp_path / "logs" / "rank0.log").mkdir()
+        assert gang.call(functions.who)[0][0] == 0

@@ -1,18 +1,25 @@
 """The driver's view of a run: every way of leaving gives the true end, and no disk trouble ends a training."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from orch.errors import OrchError, RunError
-from orch.track import directory, encoding, indexer, state, steps
+from orch.track import directory, encoding, indexer, state, steps, tracker
 from orch.track.directory import Facts
+from orch.track.mounts import Mount
 from orch.track.signals import Terminated
 from orch.track.steps import Step, Value
 from orch.track.tracker import Tracker
+from tests.disks import can_mount, disk
 
 FACTS = Facts("r", "measured", ("ddp", "dear+acp"), seeds=(0, 1))
 
@@ -152,17 +159,83 @@ def test_handlers_are_put_back(track):
 
 
 def test_a_disk_that_refuses_steps_is_said_once_and_the_run_goes_on(track, warnings, monkeypatch):
-    def full(self, lines):
-        raise OSError(28, "No space left on device")
+    def broken(self, lines):
+        raise OSError(errno.EIO, "Input/output error")
 
     with track.run(FACTS, {}) as run:
-        monkeypatch.setattr(steps.Appender, "append", full)
+        monkeypatch.setattr(steps.Appender, "append", broken)
         for step in range(3):
             run.stack("ddp").log_steps([Step(step, 0, 1.0, 0.1, 0.1)])
         run.finish({})
     assert len(warnings) == 1
-    assert "cannot keep steps: No space left on device" in warnings[0]
+    assert "cannot keep steps: Input/output error" in warnings[0]
     assert state.read(run.path).status == "done"
+
+
+@can_mount
+def test_a_full_disk_takes_the_last_steps_the_results_and_the_end(tmp_path, warnings):
+    with (
+        disk(tmp_path / "runs", "1536k"),
+        Tracker(tmp_path / "runs", index=False, warn=warnings.append).run(FACTS, {}) as run,
+    ):
+        run.start()
+        with suppress(OSError), open(tmp_path / "runs" / "ballast", "wb") as file:
+            while True:
+                file.write(bytes(1 << 12))
+                file.flush()
+        run.stack("ddp").log_steps([Step(step, 0, 1.0, 0.1, 0.1) for step in range(3)])
+        run.write("figures/step_time.csv", "x" * (1 << 21))  # no room was kept for these
+        run.finish({"stacks": {}})
+        made = directory.RunDirectory(run.path)
+        assert (made.state.status, made.results) == ("done", {"stacks": {}})
+        assert [s.step for s in steps.read_steps(run.path / "stacks/ddp/steps.seed0.csv")] == [0, 1, 2]
+        assert not (run.path / ".reserve").exists()
+    assert [line.split(" (")[0].split(" in ")[0] for line in warnings] == [
+        "tracking: No space left on device", "tracking: cannot write figures/step_time.csv: No space left on device",
+    ]  # fmt: skip
+
+
+@can_mount
+def test_a_disk_without_room_for_a_run_is_the_users_error_and_nothing_is_left(tmp_path):
+    with (
+        disk(tmp_path / "runs", "512k"),
+        pytest.raises(OrchError, match=r"cannot make a run under .*: No space left on device; choose another place"),
+        Tracker(tmp_path / "runs", index=False).run(FACTS, {}),
+    ):
+        pass
+    with disk(tmp_path / "runs", "512k"):
+        assert os.listdir(tmp_path / "runs") == []
+
+
+def test_results_that_cannot_be_kept_are_a_failed_run(track, tmp_path, monkeypatch):
+    write = encoding.write_json
+
+    def refuse(path, value):
+        if path.name == "results.json":
+            raise OSError(errno.EROFS, "Read-only file system")
+        write(path, value)
+
+    monkeypatch.setattr(encoding, "write_json", refuse)
+    with track.run(FACTS, {}) as run:
+        run.start()
+        with pytest.raises(RunError, match=r"the results could not be kept: Read-only file system.*\[E812\]"):
+            run.finish({"stacks": {}})
+    assert only(tmp_path).state.status == "failed"
+    assert only(tmp_path).state.reason == "the results could not be kept: Read-only file system"
+
+
+def test_a_clock_that_is_set_changes_no_duration(track, tmp_path, monkeypatch):
+    jumps = iter([0.0])
+    now = time.time
+    with track.run(FACTS, {}) as run:
+        monkeypatch.setattr(state.time, "time", lambda: now() + next(jumps, -86_400.0))
+        run.start()
+        run.finish({})
+    found = only(tmp_path).state
+    assert 0.0 <= found.duration_s < 60.0
+    assert found.ended_s < found.started_s
+    killed = replace(found, ran_s=None, status="killed")
+    assert killed.duration_s == 0.0
 
 
 def test_a_root_that_is_a_file_is_the_users_error(tmp_path):
@@ -231,6 +304,20 @@ def test_whoever_interrupts_does_not_wait_for_the_index(tmp_path, monkeypatch, e
     with pytest.raises(type(error)):
         start_and_end()
     assert [(one.run, bool(one.leaves_in_s)) for one in made] == [(only(tmp_path).path, waits)]
+
+
+def test_a_store_on_a_network_file_system_is_said_once(tmp_path, warnings, monkeypatch):
+    monkeypatch.setattr(indexer, "available", lambda: True)
+    monkeypatch.setattr(
+        indexer, "Indexer", lambda *_, **__: SimpleNamespace(watch=print, sync=lambda *_: "1", close=print)
+    )
+    monkeypatch.setattr(tracker, "mount_of", lambda path: Mount("/home", "nfs4"))
+    track = Tracker(tmp_path / "runs", warn=warnings.append)
+    for _ in range(2):
+        with track.run(FACTS, {}) as run:
+            run.finish({})
+    assert len(warnings) == 1
+    assert "mlflow.db lies on nfs4, where sqlite's locks are not sure; MLFLOW_TRACKING_URI=sqlite:" in warnings[0]
 
 
 def test_without_mlflow_there_is_no_index_and_no_word(tmp_path, warnings, monkeypatch):
