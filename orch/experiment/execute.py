@@ -7,26 +7,25 @@ The driver owns the run; workers only compute and report. Plans are made from wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from orch.cluster import Cluster
 from orch.errors import OrchError, RunError
 from orch.experiment import inputs as kept
 from orch.experiment.breakdown import measured_breakdowns
 from orch.experiment.checkpoints import Checkpoints
 from orch.experiment.injection import FIRED, Deaths, Injection
 from orch.experiment.injection import refuse as refuse_faults
+from orch.experiment.known import Known, warm_up
 from orch.experiment.measure import Measurements, subject_of
 from orch.experiment.outcome import Outcome, Trained, mode_of
 from orch.experiment.past import PARAMETERS, PAYLOAD, PLANNED_FROM, Past, planned_from
-from orch.experiment.predict import Forecast, Inputs, optimizer_kind, predict, repredict
+from orch.experiment.predict import Forecast, predict, repredict
 from orch.experiment.quality import block_time_s
 from orch.experiment.schedule import schedule
 from orch.experiment.show import Show
 from orch.gang import Gang, OnEvent
-from orch.models.profile import Profile
 from orch.plan import to_json
 from orch.plan.fault import Fault
 from orch.plan.timeline import Timeline
@@ -37,16 +36,6 @@ from orch.runtime.session import Block, Progressed, StackJob
 from orch.track.steps import Step, Value
 from orch.track.tracker import RunLog
 from orch.units import format_count
-
-
-@dataclass
-class Known:
-    """What the first warm-up has measured, for short runs on workers of one kind: the cluster, and layer times a kind of
-    training. A run with it measures nothing again: its own figures stand, its predictions are those of the first.
-    """
-
-    cluster: Cluster | None = None
-    trained: dict[tuple[object, ...], tuple[Profile, float | None]] = field(default_factory=dict)
 
 
 AfterBlock = Callable[[Trained], None]
@@ -145,7 +134,7 @@ class Execution:
         """Measure what predictions rest on, and plan every stack: as it was planned when the run began, if it did before."""
         recipe, past = self._recipe, self._past
         self._show.stage("measuring layer times and links")
-        measured = self._warm_up()
+        measured = warm_up(self._known, recipe, self._subjects, self._measured)
         inputs = measured if past is None else past.inputs or measured
         self._run.write(PLANNED_FROM, planned_from(inputs))
         cluster, notes = inputs.cluster, list(self._gang.notes)
@@ -177,25 +166,6 @@ class Execution:
             outcome.trained.extend(found)
             prints = {(name, seed): past.prints(name).get(str(seed)) for name in self._recipe.stacks}
             self._prints |= {key: value for key, value in prints.items() if value is not None}
-
-    def _warm_up(self) -> Inputs:
-        """Return what predictions compute with: measured now, or by an earlier run on workers of this kind."""
-        known, recipe = self._known, self._recipe
-        # A learning rate takes no time; what an optimiser keeps for every parameter does.
-        keys = {
-            name: (str(one.model), str(one.data), one.batch, one.precision, optimizer_kind(recipe.stacks[name].train))
-            for name, one in self._subjects.items()
-        }
-        if known is not None and known.cluster is not None and all(key in known.trained for key in keys.values()):
-            found = {name: known.trained[key] for name, key in keys.items()}
-            profiles = {name: profile for name, (profile, _) in found.items()}
-            return Inputs(known.cluster, profiles, {name: update_s for name, (_, update_s) in found.items()})
-        self._measured.round()
-        inputs = self._measured.inputs()
-        if known is not None:
-            known.cluster = inputs.cluster
-            known.trained |= {key: (inputs.profiles[name], inputs.update_s[name]) for name, key in keys.items()}
-        return inputs
 
     # -- training ---------------------------------------------------------------------------------------------------------
 

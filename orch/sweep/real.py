@@ -18,8 +18,9 @@ from statistics import fmean, median
 from typing import Any
 
 from orch.errors import OrchError, RunError
-from orch.experiment.execute import Execution, Known
+from orch.experiment.execute import Execution
 from orch.experiment.invoke import open_gang, refuse
+from orch.experiment.known import Known
 from orch.experiment.outcome import Outcome, Trained, mode_of
 from orch.experiment.quality import smoothed
 from orch.experiment.results import document, results
