@@ -52,6 +52,10 @@ class Checkpoints:
         self._pending: dict[tuple[str, int, int], dict[int, int]] = {}
         self._last: dict[tuple[str, int], tuple[int, float]] = {}
 
+    def expect(self, world_size: int) -> None:
+        """Take checkpoints of so many ranks from now on; those of more are found as well."""
+        self._world_size = world_size
+
     def open(self, gang: Gang) -> None:
         """Find out whether every rank sees where checkpoints go; where one does not, none is taken, and that is said."""
         self._pending.clear()
@@ -121,7 +125,7 @@ class Checkpoints:
         for name in reversed(self._names(root, training)):
             step = int(name.removeprefix("step-")) if name.startswith("step-") else steps + 1
             facts = self._facts(root, f"{training}/{name}")
-            if step <= steps and facts.get("format") == FORMAT and len(facts.get("bytes", ())) == self._world_size:
+            if step <= steps and facts.get("format") == FORMAT and len(facts.get("bytes", ())) >= self._world_size:
                 self._last[stack, seed] = (step, time.monotonic())
                 yield Place(root, f"{training}/{name}", step)
 

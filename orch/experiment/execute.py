@@ -37,7 +37,6 @@ from orch.track.steps import Step, Value
 from orch.track.tracker import RunLog
 from orch.units import format_count
 
-
 AfterBlock = Callable[[Trained], None]
 
 
@@ -72,6 +71,9 @@ class Execution:
         self._works = {seed: schedule(recipe, seed) for seed in recipe.seeds}
         self._checkpoints = Checkpoints(recipe, run.path, show.stage)
         self._injection = Injection(recipe)
+        # The plans of the gang as it is, and whether its steps count as measurements: not once it has shrunk.
+        self._plans: Forecast | None = None
+        self._timed = True
         # Trainings that are over, with the fingerprint of their parameters.
         self._prints: dict[tuple[str, int], str] = {}
 
@@ -90,6 +92,20 @@ class Execution:
         self._gang = gang
         self._measured.move_to(gang)
         self._loaded.clear()
+
+    def shrink_to(self, recipe: Recipe, gang: Gang) -> None:
+        """Take fewer workers, of the same recipe on fewer nodes: trainings go on to their ends, and nothing is timed from
+        now on, for it would be another experiment's.
+        """
+        self._recipe, self._timed, self._plans = recipe, False, None
+        self._subjects = {name: subject_of(recipe, name) for name in recipe.stacks}
+        self._measured = Measurements(recipe, gang, self._subjects)
+        self._checkpoints.expect(recipe.cluster.world_size)
+        self.move_to(gang)
+        nodes = format_count(recipe.cluster.nodes, "node")
+        self.note(
+            f"trains on with {nodes}, untimed: figures are those of the blocks that all stacks had finished before"
+        )
 
     def mend(self) -> None:
         """Return when no link is cut any more: before that new workers would be lost too."""
@@ -115,6 +131,10 @@ class Execution:
         self._run.start()  # what is wrong with the user's model or data has been found: until here no run is kept for it
         if self.outcome is None:
             self.outcome = self._begin()
+            self._plans = self.outcome.forecast
+        elif self._plans is None:
+            self._measured.round()
+            self._plans = predict(recipe, self._measured.inputs())
         self._checkpoints.open(self._gang)
         self._show.begin(len(recipe.seeds) * sum(recipe.training_steps(name) for name in recipe.stacks))
         for seed in recipe.seeds:
@@ -124,6 +144,8 @@ class Execution:
         self._checkpoints.close(done=True)
         self._show.end()
         # The machine has changed its speed since: what was measured between the blocks says how.
+        if not self._timed:
+            return self.outcome.before_shrinking()
         if self._known is None:
             inputs = self._measured.inputs()
             self._run.write(kept.FILE, kept.to_json(inputs))
@@ -177,22 +199,23 @@ class Execution:
             outcome.trained.extend(results.values())
         left = [name for name in results if (name, seed) not in self._prints]
         for name in left:
-            self._enter(results[name], outcome.forecast)
+            self._enter(results[name])
         begun: int | None = None
         for work in self._works[seed]:
             trained = results[work.stack]
             if work.ends > len(trained.losses):
-                if work.block not in (None, begun):
+                if self._timed and work.block not in (None, begun):
                     begun = work.block
                     self._measure_again(begun or 0, outcome)
-                self._block(trained, work.block, work.steps, outcome.forecast)
+                self._block(trained, work.block if self._timed else None, work.steps)
             if work.judgements > len(trained.judged):
                 self._judge(trained)
                 self._keep(trained)
                 if work.block is not None and self._after_block is not None:
                     self._after_block(trained)
         recorded = {name: self._finish(results[name]) for name in left}
-        computing = {name: outcome.forecast.stacks[name].compute_s for name in left}
+        computing = {name: self._planned.stacks[name].compute_s for name in left if self._timed}
+        recorded = recorded if self._timed else {}
         for name, parts in measured_breakdowns(recorded, computing).items():
             results[name].breakdown = parts
 
@@ -200,10 +223,15 @@ class Execution:
         if self._known is None:
             self._measured.again(block, sum(trained.clock_s[-1] for trained in outcome.trained if trained.clock_s))
 
-    def _enter(self, trained: Trained, forecast: Forecast) -> None:
+    @property
+    def _planned(self) -> Forecast:
+        assert self._plans is not None
+        return self._plans
+
+    def _enter(self, trained: Trained) -> None:
         """Load a stack and bring it to where its training stands: from its last checkpoint, and by training again."""
         key, steps = (trained.stack, trained.seed), len(trained.losses)
-        self._in(key, session.load, self._job(*key, forecast))
+        self._in(key, session.load, self._job(*key))
         self._loaded.append(key)
         at = 0
         for place in self._checkpoints.found(*key, steps):
@@ -213,14 +241,15 @@ class Execution:
                 break
             self._show.stage(f"{self._cell(key)}: {problem}; looking for an older one")
             self._in(key, session.forget, *key)
-            self._in(key, session.load, self._job(*key, forecast))
+            self._in(key, session.load, self._job(*key))
         if at < steps:
             self._show.stage(f"{self._cell(key)}: training steps {at} to {steps - 1} again, which were lost")
         while at < steps:
             length = min(self._recipe.measure.steps, steps - at)
             ranks: list[Block] = self._in(key, session.run_block, *key, length)
             again = _means(rank.losses for rank in ranks)
-            if any(one != other and one == one for one, other in zip(again, trained.losses[at:], strict=False)):
+            others = trained.losses[at:] if self._timed else ()  # other shares of a batch are rounded otherwise
+            if any(one != other and one == one for one, other in zip(again, others, strict=False)):
                 self.note(f"stack {trained.stack} does not repeat itself: trained again, steps {at} to "
                            f"{at + length - 1} had other losses, so its training is not the uninterrupted one")  # fmt: skip
             at += length
@@ -232,13 +261,13 @@ class Execution:
         if place is not None:
             self._in(key, keep.save, *key, place.root, place.folder)
 
-    def _job(self, name: str, seed: int, forecast: Forecast) -> StackJob:
+    def _job(self, name: str, seed: int) -> StackJob:
         stack = self._recipe.stacks[name]
         config = next((m.config for m in stack.members if m.technique.engine is not None), None)
         stop = stack.train.on_nan == "stop"
-        return StackJob(name, self._subjects[name], forecast.stacks[name].plan, seed, stack.engine, config, stop)
+        return StackJob(name, self._subjects[name], self._planned.stacks[name].plan, seed, stack.engine, config, stop)
 
-    def _block(self, trained: Trained, block: int | None, steps: int, forecast: Forecast) -> None:
+    def _block(self, trained: Trained, block: int | None, steps: int) -> None:
         """Run one block of a stack and keep what it did; `block` None is training that is not timed."""
         key = (trained.stack, trained.seed)
         ranks = self._through_faults(key, len(trained.losses), steps, block)
@@ -256,7 +285,7 @@ class Execution:
         if block is not None:
             payload = ranks[0].payload_bytes
             log.log_values([Value(first + steps, clock, PAYLOAD, payload)])
-            trained.block_times_s.append(block_time_s(times, forecast.stacks[trained.stack].plan.period))
+            trained.block_times_s.append(block_time_s(times, self._planned.stacks[trained.stack].plan.period))
             trained.payload_bytes.append(payload)
         trained.losses.extend(losses)
         log.log_steps(lines)
@@ -296,7 +325,7 @@ class Execution:
         mode = mode_of(self._gang.kind)
         recorded: list[Timeline | None] = self._in(key, session.timeline, *key)
         timelines = [found and replace(found, mode=mode) for found in recorded]
-        trained.timeline = timelines[0]
+        trained.timeline = timelines[0] if self._timed else None
         prints = self._in(key, session.fingerprint, *key)
         odd = [rank for rank, value in enumerate(prints) if value != prints[0]]
         if odd:

@@ -25,7 +25,7 @@ from orch.experiment.injection import refuse as refuse_faults
 from orch.experiment.outcome import Outcome, mode_of
 from orch.experiment.past import Past
 from orch.experiment.predict import Forecast, predict
-from orch.experiment.recovery import Recovery
+from orch.experiment.recovery import Recovery, smaller
 from orch.experiment.results import document, results, simulated_document
 from orch.experiment.show import Show
 from orch.experiment.trace import trace
@@ -169,10 +169,13 @@ def refuse_gang(recipe: Recipe, on: str) -> tuple[str, ...]:
 
 def _run(recipe: Recipe, on: str, run: RunLog, show: Show, past: Past | None) -> Document:
     log_dir = None if run.path is None else run.path / "logs"
-    make = partial(open_gang, recipe, on, log_dir)
+
+    def open_on(one: Recipe) -> Gang:
+        return open_gang(one, on, log_dir)
+
     run.write(resume.CODE, resume.code_of(recipe))
     with torch_loading(on), ExitStack() as gangs:
-        gang = gangs.enter_context(make())
+        gang = gangs.enter_context(open_on(recipe))
         from orch.experiment.execute import Execution
 
         for note in gang.notes:
@@ -181,7 +184,8 @@ def _run(recipe: Recipe, on: str, run: RunLog, show: Show, past: Past | None) ->
         if past is not None:
             execution.go_on_from(past)
         try:
-            outcome = Recovery(make, gangs, recipe.spec.recover.retries, show).through(execution)
+            retries, fewer = recipe.spec.recover.retries, smaller(recipe, open_on)
+            outcome = Recovery(partial(open_on, recipe), gangs, retries, show, fewer).through(execution)
         except BaseException as error:
             _keep_part(run, execution, on, error)
             raise

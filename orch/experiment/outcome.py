@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from orch.errors import RunError
 from orch.experiment.breakdown import Breakdown
 from orch.experiment.predict import Forecast
 from orch.plan.timeline import Timeline
@@ -75,3 +76,14 @@ class Outcome:
             if blocks and len(runs) == len(self.recipe.stacks):
                 kept += [trained.first(blocks, measure.warmup + blocks * measure.steps) for trained in runs]
         return replace(self, trained=kept) if kept else None
+
+    def before_shrinking(self) -> Outcome:
+        """Return what was measured before the gang lost nodes for good. RunError (E667): no block of all stacks was."""
+        found = self.comparable()
+        if found is None:
+            raise RunError(
+                "all was trained, but no block was measured by all stacks before nodes were lost for good",
+                code="E667",
+                hint="train.checkpoint keeps the trained models",
+            )
+        return found

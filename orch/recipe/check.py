@@ -7,7 +7,7 @@ accept it refuses with one OrchError that says where, what was found, what is al
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,12 @@ class Recipe:
         """Return the updates of a whole training of one stack."""
         return self.stacks[stack].train.steps or self.measure.total
 
+    def on_nodes(self, nodes: int) -> Recipe:
+        """Return this recipe on a cluster of fewer nodes, all alike. OrchError: the global batch cannot be shared so."""
+        smaller = replace(self.cluster, nodes=nodes)
+        _check_batches(self.tree, self.stacks, smaller)
+        return replace(self, cluster=smaller, layout=Layout.of(smaller.world_size, ()))
+
     def resolved(self) -> dict[str, Any]:
         """Return the recipe as plain data, names, references and defaults written out; loading it gives it again."""
         plain: dict[str, Any] = self.tree.plain()
@@ -142,6 +148,7 @@ def check(composed: Composed) -> Recipe:
     data = chosen_data(tree, spec.data, model)
     layout = _layout(tree, spec, cluster, model)
     _check_mixtures(tree, stacks, model)
+    _check_fewer(tree, spec, stacks, cluster, model)
     space = () if spec.sweep is None else space_of(tree, spec.sweep, stacks, spec.baseline)
     _check_sought(tree, spec)
     full = complete(tree, spec, described, stacks, subject_knobs(model, data))
@@ -350,6 +357,31 @@ def _check_faults(tree: Node, spec: RecipeFile, stacks: Mapping[str, Stack], clu
         if other := next((other for other in faults[:number] if fault.meets(other)), None):
             message = f"faults: {fault}, which at once is to be otherwise: {other}"
             raise OrchError(message, code="E245", where=where, hint="let one end before the other begins")
+
+
+def _check_fewer(
+    tree: Node, spec: RecipeFile, stacks: Mapping[str, Stack], cluster: Cluster, model: ChosenModel
+) -> None:
+    """Refuse to go on with fewer nodes where that would train something else."""
+    least = spec.recover.min_nodes
+    if least is None:
+        return
+    where = (tree.find(("recover", "min_nodes")) or tree).place
+    lossy = next((name for name, stack in stacks.items() if not stack.lossless), None)
+    bare = next((name for name, stack in stacks.items() if stack.train.global_batch is None), None)
+    if least > cluster.nodes:
+        text, hint = f"is more than the {cluster.nodes} that the cluster has", "as many at most"
+    elif cluster.unequal or cluster.uneven or cluster.labels:
+        text, hint = "and nodes that differ: nobody knows which would be left", "leave it out"
+    elif model.mixtures:
+        text, hint = "and experts that live on all nodes: some would be gone", "leave it out"
+    elif bare is not None:
+        text, hint = f"but stack {bare} has a batch a worker: fewer would train other steps", "give train.global_batch"
+    elif lossy is not None:
+        text, hint = f"but stack {lossy} keeps on each rank what it has not sent yet: it would be lost", "leave it out"
+    else:
+        return
+    raise OrchError(f"recover.min_nodes {least} {text}", code="E246", where=where, hint=hint)
 
 
 def _check_quality(tree: Node, spec: RecipeFile, stacks: Mapping[str, Stack]) -> None:

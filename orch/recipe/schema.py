@@ -190,6 +190,9 @@ class Recover(Section):
     retries: int = Field(
         default=2, ge=0, description="losses in a row, without a block finished between them, that a run survives"
     )
+    min_nodes: Count | None = Field(
+        default=None, description="fewest nodes to train on with, untimed, when no more can be had; default: all"
+    )
 
 
 class Train(Section):

@@ -11,33 +11,37 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orch.errors import OrchError
 from orch.experiment.execute import Execution
-from orch.experiment.recovery import Recovery
-from orch.experiment.show import Quiet
+from orch.experiment.recovery import Recovery, smaller
+from orch.experiment.show import Quiet, Show
 from orch.gang import end_all, make_gang
 from orch.gang.gang import WorkersGang
 from orch.recipe import Recipe, load
 from orch.track.directory import Facts
+from orch.track.steps import read_values
 from orch.track.tracker import Tracker
+from tests.experiment.conftest import Remembers
 from tests.gang.emulation import can_emulate
 
 pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[2]
-RUNS, KILLS = 10, 5
+RUNS, KILLS, FIFTY = 12, 5, 50
 LOG = logging.getLogger(__name__)
+KILLED: list[int] = []
 RECIPE = """\
 orch: 1
 name: mortal
 model: resnet-digits
 data: digits8
-train: {batch_per_worker: 8, optimizer: {sgd: {lr: 0.05, momentum: 0.9}}, checkpoint: {every: 4}}
+train: {batch_per_worker: 8, optimizer: {sgd: {lr: 0.05, momentum: 0.9}}, checkpoint: {every: 12}}
 cluster: {use: local-4, devices_per_node: 2}
 stacks:
   ddp: [torch-ddp]
@@ -47,7 +51,7 @@ stacks:
   power: [bucketed, power-sgd]
   topk: [top-k]
 baseline: ddp
-measure: {blocks: 3, steps: 4, warmup: 2}
+measure: {blocks: 4, steps: 12, warmup: 2}
 """
 
 
@@ -96,7 +100,7 @@ class Killer:
         return True
 
 
-def run(recipe: Recipe, root: Path, killer: Killer | None) -> tuple[dict[str, Any], Any]:
+def run(recipe: Recipe, root: Path, killer: Killer | None, show: Show | None = None) -> tuple[dict[str, Any], Any]:
     """Run `recipe` on processes; return the parameters' fingerprints by stack, and the outcome."""
     facts = Facts(recipe.name, "measured", tuple(recipe.stacks), seeds=recipe.seeds)
     with Tracker(root, index=False).run(facts, recipe.resolved()) as log, ExitStack() as gangs:
@@ -108,11 +112,10 @@ def run(recipe: Recipe, root: Path, killer: Killer | None) -> tuple[dict[str, An
                 killer.gang = gang
             return gang
 
-        execution = Execution(recipe, gangs.enter_context(make()), log, Quiet())
-        with ExitStack() as killing:
-            if killer is not None:
-                killing.enter_context(killer.at_work())
-            outcome = Recovery(make, gangs, KILLS, Quiet()).through(execution)
+        show = show or Quiet()
+        execution = Execution(recipe, gangs.enter_context(make()), log, show)
+        with killer.at_work() if killer is not None else nullcontext():
+            outcome = Recovery(make, gangs, KILLS, show).through(execution)
         log.finish({})
         assert log.path is not None
         prints = {
@@ -134,15 +137,93 @@ def test_kills_at_random_moments_change_no_parameter(
     recipe: Path, tmp_path: Path, unbroken: tuple[dict[str, Any], float], seed: int
 ) -> None:
     prints, whole_s = unbroken
-    killer = Killer(random.Random(seed), whole_s / KILLS * 2)
-    found, outcome = run(load(recipe), tmp_path, killer)
-    losses = sum("went on with new workers after a loss" in note for note in outcome.notes)
-    times = ", ".join(f"{after_s:.1f}" for after_s, _ in killer.killed)
-    LOG.info("seed %d: %d kills, %d losses, after %s s", seed, len(killer.killed), losses, times)
+    killer, show, begin = Killer(random.Random(seed), 0.6 * whole_s), Remembers(), time.monotonic()
+    found, outcome = run(load(recipe), tmp_path, killer, show)
+    losses = [stage for stage in show.stages if "making the gang anew" in stage]
+    LOG.info(
+        "seed %d: %d kills in %.0f s (%.0f s without)", seed, len(killer.killed), time.monotonic() - begin, whole_s
+    )
+    for loss in losses:
+        LOG.info("  %s", loss.partition("; ")[0])
+    KILLED.append(len(killer.killed))
     assert found == prints
     assert killer.killed
+    # Two kills at once are one loss, and one of an idle worker is noticed with the next call.
+    assert 1 <= len(losses) <= len(killer.killed)
     assert {len(trained.losses) for trained in outcome.trained} == {load(recipe).measure.total}
     assert not any("does not repeat itself" in note for note in outcome.notes)
+
+
+def test_that_were_fifty() -> None:
+    assert len(KILLED) < RUNS or sum(KILLED) >= FIFTY
+
+
+FEWER = """\
+orch: 1
+name: fewer
+model: {use: mlp}
+data: digits8
+train: {global_batch: 24, optimizer: {sgd: {lr: 0.01}}, checkpoint: {every: 4}}
+cluster:
+  use: local-4
+  nodes: 3
+  devices_per_node: 1
+  links: {inter: {alpha: 400us, bandwidth: 200Mbit, per: node, source: a test}}
+stacks: {plain: [wfbp], merged: [mg-wfbp]}
+baseline: plain
+measure: {blocks: 4, steps: 4, warmup: 2}
+recover: {min_nodes: 2}
+"""
+
+
+def test_fewer_nodes_train_what_all_would_have(tmp_path: Path) -> None:
+    path = tmp_path / "fewer.yaml"
+    path.write_text(FEWER, encoding="utf-8")
+    recipe = load(path)
+    losses = []
+    for kills in (0, 1):
+        facts = Facts(recipe.name, "measured", tuple(recipe.stacks), seeds=recipe.seeds)
+        with Tracker(tmp_path / "runs", index=False).run(facts, recipe.resolved()) as log, ExitStack() as gangs:
+            gang = gangs.enter_context(make_gang("processes", 3))
+            assert isinstance(gang, WorkersGang)
+            execution = Execution(recipe, gang, log, Quiet())
+            if kills:
+                assert gang._workers is not None
+                execution._block = _dying(execution._block, gang._workers.pids[2])  # type: ignore[method-assign, attr-defined]
+            outcome = Recovery(_never, gangs, 1, Quiet(), smaller(recipe, _two)).through(execution)
+            log.finish({})
+            losses.append({name: _judged(log.path, name) for name in recipe.stacks})
+    assert sum("trains on with 2 nodes, untimed" in note for note in outcome.notes) == 1
+    assert {len(trained.block_times_s) for trained in outcome.trained} == {2}
+    for name, whole in losses[0].items():
+        assert len(losses[1][name]) == len(whole) == 5
+        assert losses[1][name] == pytest.approx(whole, rel=1e-4)
+
+
+def _dying(block: Callable[..., None], pid: int) -> Callable[..., None]:
+    """Return what trains a block as `block` does, and once kills `pid` before it."""
+    left = [pid]
+
+    def train(trained: Any, *args: Any) -> None:
+        if left and trained.stack == "merged" and len(trained.losses) == 10:
+            os.kill(left.pop(), signal.SIGKILL)
+        block(trained, *args)
+
+    return train
+
+
+def _never() -> Any:
+    raise OrchError("3 workers want 3 CPUs; the cluster has 2 on 2 nodes", code="E712")
+
+
+def _two(recipe: Recipe) -> Any:
+    return make_gang("processes", recipe.cluster.world_size)
+
+
+def _judged(run: Path | None, stack: str) -> list[float]:
+    assert run is not None
+    values = read_values(run / "stacks" / stack / "values.seed0.csv")
+    return [value.value for value in values if value.name == "val_loss"]
 
 
 def orch(recipe: Path, runs: Path, on: str, *overrides: str) -> subprocess.CompletedProcess[str]:
