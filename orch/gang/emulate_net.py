@@ -115,9 +115,11 @@ class Network:
         self.shaping = shaping_of(cluster, nodes)
 
     def group(self, node: int) -> str:
-        """Return the path of a node's CPU group, "" where there is none."""
-        group = shaping.cpu_group(self.cluster, node)
-        return group if group is not None and os.path.isdir(group) else ""
+        """Return the path of the CPU group a node starts in, "" where there is none."""
+        for group in (shaping.cpu_group(self.cluster, node), shaping.cpu_group(self.cluster)):
+            if group is not None and os.path.isdir(group):
+                return group
+        return ""
 
     def _bridge(self) -> list[str]:
         return [
@@ -156,15 +158,12 @@ class Network:
         run("tc", lines=[f"qdisc add dev {end} root handle 10: {bucket_of(node.ingress_bytes_per_s)}"])
 
     def _limit(self, limits: Sequence[float | None]) -> None:
-        """Make a CPU group a node where there can be any, for a run may slow a node down later."""
+        """Make the CPU group of all nodes, where there can be any, and one for each node that is held back."""
+        shared = shaping.cpu_group(self.cluster)
+        with contextlib.suppress(OSError):
+            if shared is not None:
+                os.mkdir(shared)
         for node, cores in enumerate(limits):
-            group = shaping.cpu_group(self.cluster, node)
-            try:
-                if group is not None:
-                    os.mkdir(group)
-            except OSError as error:
-                if cores is not None:
-                    raise RunError(f"the CPU of node {node} cannot be limited: {error}", code="E732") from error
             if cores is not None:
                 shaping.limit_cpu(self.cluster, node, cores)
 

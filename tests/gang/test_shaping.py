@@ -136,6 +136,11 @@ def _came(to: socket.socket) -> bytes:
         return b""
 
 
+def members(group: str | None) -> list[int]:
+    """Return the processes of a CPU group."""
+    return [int(pid) for pid in Path(group or "", "cgroup.procs").read_text().split()]
+
+
 @can_emulate
 def test_a_slow_node_has_the_less_cpu_and_gets_it_back() -> None:
     with network([Node(), Node()]) as net:
@@ -144,6 +149,15 @@ def test_a_slow_node_has_the_less_cpu_and_gets_it_back() -> None:
             with pytest.raises(RunError, match="this machine can limit no node's CPU"):
                 net.shaping.slow(1, 2.0)
             return
+        shared = cpu_group(net.cluster)
+        assert net.group(1) == shared  # one group for all: in groups of their own nodes would wait for one another
+        with sleeper(net, 1) as moved:
+            assert becomes_true(lambda: processes(net.cluster, 1) == [moved.pid])
+            net.shaping.slow(1, 2.0)
+            assert members(group) == [moved.pid]
+            net.shaping.slow(1, 1.0)
+            assert (members(group), members(shared)) == ([], [moved.pid])
+            moved.kill()
         code = "import sys, time; open(sys.argv[1] + '/cgroup.procs', 'w').write('0')\n"
         code += "end = time.monotonic() + 0.5\nwhile time.monotonic() < end: pass\nprint(time.process_time())"
         share = net.shaping.share_cores
