@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -21,6 +22,7 @@ from orch.errors import OrchError
 from orch.experiment.predict import Inputs, predict
 from orch.experiment.show import Show
 from orch.gang import make_gang, refuse_or_note
+from orch.gang.machine import part_of_cores
 from orch.recipe import Recipe, load
 
 if TYPE_CHECKING:
@@ -75,18 +77,21 @@ def _together(links: Sequence[Link]) -> Link | None:
 
 def calibrate(asked: Asked, show: Show) -> Calibration:
     """Measure every world of `asked` and return what was found. Raises OrchError for what cannot be run."""
-    from orch.experiment.invoke import gang_settings
+    from orch.experiment.invoke import HERE, gang_settings
     from orch.experiment.measure import Measurements, subject_of
     from orch.runtime import session
 
     whole = _recipe(asked)
     refuse_or_note(asked.on, whole.cluster.world_size)
     clusters: dict[int, Cluster] = {}
-    for count, key in _worlds(asked, whole.cluster):
+    asked_for = _worlds(asked, whole.cluster)
+    for count, key in asked_for:
         recipe = _recipe(asked, key)
         size = recipe.cluster.world_size
         show.stage(f"{size} workers: compute, the runtime's own work, collectives up to 64 MiB")
-        with make_gang(asked.on, size, **gang_settings(recipe, asked.on, None)) as gang:
+        # On one machine a small world would have more of it a worker: another machine, of which the largest is no larger one.
+        share = part_of_cores(count, asked_for[-1][0]) if asked.on in HERE else nullcontext()
+        with share, make_gang(asked.on, size, **gang_settings(recipe, asked.on, None)) as gang:
             subjects = {name: subject_of(recipe, name) for name in recipe.stacks}
             gang.call(session.prepare, subjects[recipe.baseline.name])
             found = Measurements(recipe, gang, subjects)

@@ -55,9 +55,11 @@ def fit_quality(found: Calibration) -> str:
     if found.error is None:
         return "no smaller world was measured, so how well it extrapolates is not known"
     worst = max(found.residuals, key=lambda one: abs(one.error))
+    *smaller, held = (world.world_size for world in found.worlds.values())
     return (
-        f"back-test: the smaller worlds predict the largest one's collectives within {100 * found.error:.0f} % (median of "
-        f"{len(found.residuals)}; worst {100 * worst.error:+.0f} %: {worst.collective} of {worst.nbytes:.0f} B, {worst.way})"
+        f"back-test: worlds of {', '.join(map(str, smaller))} ranks predict the collectives of {held}, held out, within "
+        f"{100 * found.error:.0f} % (median of {len(found.residuals)}; worst {100 * worst.error:+.0f} %: {worst.collective} "
+        f"of {worst.nbytes:.0f} B, {worst.way})"
     )
 
 

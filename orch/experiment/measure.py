@@ -159,12 +159,14 @@ def subject_of(recipe: Recipe, stack: str) -> Subject:
     return Subject(recipe.model, recipe.data, recipe.batch_per_worker(stack), optimizer, train.precision, rate)
 
 
-def _crowd(places: Sequence[tuple[str, float]]) -> float:
+def _crowd(places: Sequence[tuple[str, tuple[int, ...], int]]) -> float:
     """Return how many ranks' threads share a core on the fullest machine, at least 1."""
-    shares: dict[str, float] = {}
-    for host, cores in places:
-        shares[host] = shares.get(host, 0.0) + cores
-    return max(1.0, *shares.values())
+    threads: dict[str, int] = {}
+    cores: dict[str, set[int]] = {}
+    for host, own, count in places:
+        threads[host] = threads.get(host, 0) + count
+        cores.setdefault(host, set()).update(own)
+    return max(1.0, *(count / len(cores[host]) for host, count in threads.items()))
 
 
 def _settled(rounds: list[Round]) -> list[Round]:

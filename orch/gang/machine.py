@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from orch.errors import OrchError
@@ -93,6 +94,24 @@ def core_of(index: int, count: int) -> tuple[int, ...]:
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     bound = cores and count > len(cores) and count % len(cores) == 0
     return (cores[index % len(cores)],) if bound else ()
+
+
+@contextmanager
+def part_of_cores(part: int, whole: int) -> Iterator[None]:
+    """Keep this thread, and all it starts, to `part` of `whole` parts of its cores, where those are whole cores.
+
+    For a small world that is to show what a larger one would do: a worker then has as much of a core in either.
+    """
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    cores, rest = divmod(len(before) * part, whole)
+    if not cores or rest or cores == len(before):
+        yield
+        return
+    os.sched_setaffinity(0, sorted(before)[:cores])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def split_gpus(specs: Sequence[Spec], visible: str | None) -> list[Spec]:

@@ -41,10 +41,11 @@ WARM_STEPS = 2
 Paces = tuple[tuple[float, ...], ...]
 
 
-def where(worker: Place) -> tuple[str, float]:
-    """Return this rank's machine, and the share of its cores that the rank's threads can fill; 0 on a GPU."""
-    cores = 0.0 if worker.device.startswith("cuda") else worker.threads / (os.cpu_count() or 1)
-    return platform.node(), cores
+def where(worker: Place) -> tuple[str, tuple[int, ...], int]:
+    """Return this rank's machine, its cores, and how many of them its threads can fill; 0 on a GPU."""
+    count = os.cpu_count() or 1
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(count)
+    return platform.node(), tuple(cores), 0 if worker.device.startswith("cuda") else worker.threads
 
 
 def watch(worker: Place, subject: Subject, seed: int, steps: int = 8) -> Observation:

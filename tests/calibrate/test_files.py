@@ -42,7 +42,7 @@ def test_the_cluster_file_holds_every_world_and_way(calibration: Calibration, tm
     path = write(tmp_path, ASKED, calibration)[0]
     text = path.read_text(encoding="utf-8")
     assert text.startswith("# measured 20")
-    assert "back-test: the smaller worlds predict the largest one's collectives within" in text
+    assert "back-test: worlds of 2 ranks predict the collectives of 4, held out, within" in text
     cluster = load(yaml.safe_load(text), "again")
     assert {found.span.size for found in cluster.links.intra.measured} == {2, 4}
     for ranks in (2, 4):

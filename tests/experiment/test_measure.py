@@ -39,9 +39,11 @@ def test_ranks_that_share_a_core_take_as_long_as_all_of_them_run() -> None:
     alone = Observation(PROFILE, 1.0, 9.0, True, (STAMPS,), ran_s=3.0)
     assert merge([alone, replace(alone, ran_s=4.0)], crowd=2.0).step_s == pytest.approx(8.0)
     assert merge([alone, alone], crowd=1.0).step_s == pytest.approx(9.0)
-    assert _crowd([("a", 0.5)] * 4) == 2.0
-    assert _crowd([("a", 0.5), ("b", 0.5)]) == 1.0
-    assert _crowd([("a", 0.0)]) == 1.0  # a device of its own
+    assert _crowd([("a", (0, 1), 1)] * 4) == 2.0
+    assert _crowd([("a", (0,), 1), ("a", (1,), 1)] * 2) == 2.0  # bound to them
+    assert _crowd([("a", (0,), 1)] * 2) == 2.0  # of several, both on one
+    assert _crowd([("a", (0, 1), 2), ("b", (0, 1), 2)]) == 1.0
+    assert _crowd([("a", (0,), 0)] * 2) == 1.0  # devices of their own
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from orch.errors import OrchError
@@ -41,6 +43,16 @@ def test_workers_that_outnumber_the_cores_evenly_are_bound(
     assert [spec.cores for spec in machine.share_out(specs, None)] == bound
     on_gpus = [Spec(rank, workers, 1, "cuda") for rank in range(workers)]
     assert not any(spec.cores for spec in machine.share_out(on_gpus, "0,1,2,3"))
+
+
+def test_a_part_of_the_cores_is_kept_to_where_it_is_a_whole_number_and_given_back() -> None:
+    before = os.sched_getaffinity(0)
+    with machine.part_of_cores(1, len(before)):
+        assert os.sched_getaffinity(0) == {min(before)}
+    for part, whole in ((1, 2 * len(before)), (2, 2)):
+        with machine.part_of_cores(part, whole):
+            assert os.sched_getaffinity(0) == before
+    assert os.sched_getaffinity(0) == before
 
 
 def test_memory_and_cores_decide_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
