@@ -112,6 +112,7 @@ def _link(link: Link, source: str) -> dict[str, Any]:
         }
     return {
         "per": "node" if link.per_node else "device",
+        **_shaped(link.usual and link.usual.rate_bytes_per_s),
         "algorithm": link.algorithm,
         "source": source,
         "measured": [_measured(found) for found in link.measured],
@@ -124,9 +125,14 @@ def _measured(found: Measured) -> dict[str, Any]:
     return {
         "collective": found.collective,
         "ranks": found.span.size,
+        **_shaped(found.rate_bytes_per_s),
         "table": _table(found.curve, sizes),
         **others,
     }
+
+
+def _shaped(rate_bytes_per_s: float | None) -> dict[str, str]:
+    return {} if rate_bytes_per_s is None else {"shaped": f"{rate_bytes_per_s:.6g}B/s"}
 
 
 def _table(curve: Curve, sizes: list[float]) -> dict[str, str]:

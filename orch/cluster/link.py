@@ -12,6 +12,7 @@ from orch.cluster.basis import PER_BYTE_BAND, START_UP_BAND, Basis, Kind
 from orch.cluster.collectives import Level
 from orch.cluster.curves import Curve, Fastest, Number
 from orch.cluster.node import Node, Pace
+from orch.cluster.sharing import STOLEN
 from orch.cluster.span import Span
 from orch.cluster.two_level import Network
 
@@ -30,6 +31,8 @@ class Measured:
     evidence: tuple[str, ...] = ()
     # The same collective timed in other ways (`sharing.WAYS`).
     ways: tuple[tuple[str, Curve], ...] = ()
+    # What the link was held to meanwhile, in bytes a second; None: nobody said.
+    rate_bytes_per_s: float | None = None
 
     def on(self, collective: str, span: Span) -> Curve:
         """Return the cost of `collective` on `span`: as measured, or carried there by the counts of the algorithm's
@@ -54,6 +57,32 @@ class Measured:
         """Return this measurement with its start-ups and slopes multiplied, in every way."""
         ways = tuple((way, curve.scaled(start_up, per_byte)) for way, curve in self.ways)
         return replace(self, curve=self.curve.scaled(start_up, per_byte), ways=ways)
+
+    def at_rate(self, rate_bytes_per_s: float) -> Measured:
+        """Return this measurement as a link of another rate would have shown it: the wire takes more or less, by the bytes
+        that pass in the algorithm's closed form, and all else as long. What compute loses stays: it is work on messages.
+
+        Exact where wire and software follow one another; where a fast wire hid behind the software, too long by what it hid.
+        """
+        if self.rate_bytes_per_s is None or self.rate_bytes_per_s == rate_bytes_per_s:
+            return self
+        _, sent = factors(self.collective, self.algorithm, self.span)
+        more = sent * (1.0 / rate_bytes_per_s - 1.0 / self.rate_bytes_per_s)
+        sizes = {*(self.sizes or ()), *(float(knee) for knee, _ in self.curve.knees)}
+
+        def moved(curve: Curve) -> Curve:
+            if len(sizes) < 2:
+                return replace(curve, per_byte_s=max(0.0, curve.per_byte_s + more))
+            return Curve.through({size: max(0.0, curve.seconds(size) + more * size) for size in sizes})
+
+        return replace(
+            self,
+            curve=moved(self.curve),
+            kind="fitted",
+            source=f"{self.source}; carried to another rate",
+            ways=tuple((way, curve if way == STOLEN else moved(curve)) for way, curve in self.ways),
+            rate_bytes_per_s=rate_bytes_per_s,
+        )
 
     def times(self, span: Span) -> float:
         """Return by which factor `span` lies beyond (or below) the measured group, at least 1."""
@@ -171,6 +200,12 @@ class Link:
         beta = float(self.point_to_point().beta_s_per_byte)
         rate = None if beta == 0.0 else (1 if self.per_node else devices_per_node) / beta
         return Node(rate, rate)
+
+    def held_to(self, usual: Node | None) -> Link:
+        """Return this link of nodes whose `usual` one was held to its rate while the link was measured."""
+        rate = None if usual is None else usual.rate_bytes_per_s
+        measured = tuple(replace(found, rate_bytes_per_s=rate) for found in self.measured)
+        return replace(self, measured=measured, usual=usual)
 
     def scaled(self, start_up: Number, per_byte: Number) -> Link:
         """Return this link with every start-up and every byte (sent or reduced) costing that many times as much."""

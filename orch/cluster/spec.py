@@ -113,6 +113,9 @@ class MeasuredSpec(_Spec):
     beside: Table | None = Field(None, min_length=2, description="the table while every rank computes")
     beside_single: Table | None = Field(None, min_length=2, description="single while every rank computes")
     stolen: Table | None = Field(None, min_length=2, description="seconds of compute that one collective takes away")
+    shaped: Bandwidth | None = Field(
+        None, description="rate a node was held to meanwhile; where the link's own differs, times are carried to that"
+    )
     algorithm: AlgorithmName | None = Field(
         None, description="whose counts carry it to other groups; default: the link's"
     )
@@ -140,29 +143,17 @@ class MeasuredSpec(_Spec):
         algorithm = self.algorithm or link.algorithm
         source = self.source or link.source or ""
         if self.table is not None:
-            sizes = (min(self.table), max(self.table))
-            return Measured(
-                self.collective,
-                span,
+            curve, sizes, basis = (
                 Curve.through(self.table),
-                algorithm,
+                (min(self.table), max(self.table)),
                 self.basis or "measured",
-                source,
-                sizes,
-                self.evidence,
-                others,
             )
-        return Measured(
-            self.collective,
-            span,
-            Curve(self.alpha, self.beta),
-            algorithm,
-            self.basis or "fitted",
-            source,
-            self.sizes,
-            self.evidence,
-            others,
+        else:
+            curve, sizes, basis = Curve(self.alpha, self.beta), self.sizes, self.basis or "fitted"
+        found = Measured(
+            self.collective, span, curve, algorithm, basis, source, sizes, self.evidence, others, self.shaped
         )
+        return found if link.shaped is None else found.at_rate(link.shaped)
 
 
 class LinkSpec(_Spec):

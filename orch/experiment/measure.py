@@ -127,7 +127,11 @@ class Measurements:
             return cluster
         times = merge_links(_settled(self._links))
         link = times.link(cluster.world, SOURCE)
-        cluster = cluster.with_links(inter=link) if cluster.nodes > 1 else cluster.with_links(intra=link)
+        if cluster.nodes > 1:
+            described = cluster.links.inter
+            cluster = cluster.with_links(inter=link.held_to(described and described.usual))
+        else:
+            cluster = cluster.with_links(intra=link)
         overhead = Overhead(
             mean(one.step_s for one in self._overheads), mean(one.collective_s for one in self._overheads), SOURCE
         )

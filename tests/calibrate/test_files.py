@@ -12,6 +12,7 @@ from orch.calibrate.calibrate import Asked, Calibration
 from orch.calibrate.device import DeviceRates
 from orch.calibrate.files import write
 from orch.cluster import Cluster, Curve, Device, Link, Links, Overhead, Sharing, Span, load
+from orch.cluster.node import Node
 from orch.cluster.sharing import WAYS
 from orch.experiment.predict import Inputs
 from orch.models.profile import Profile
@@ -55,6 +56,22 @@ def test_the_cluster_file_holds_every_world_and_way(calibration: Calibration, tm
     assert (cluster.overhead.step_s, cluster.overhead.collective_s) == pytest.approx((1e-4, 2e-5))
     assert cluster.operations["acp-sgd encode"].seconds(2.0) == pytest.approx(3e-4 + 2.5)
     assert cluster.device.compute_s(5e10, 4e9) == pytest.approx(2.0, rel=1e-3)
+
+
+def test_a_calibrated_link_is_carried_to_the_rate_it_is_held_to(tmp_path) -> None:
+    span = Span(2, 2, 1)
+    table = {float(size): 1e-3 + size / 125e6 for size in (1024, 1 << 20)}
+    link = Link.from_tables({"all-reduce": table}, span, "here").held_to(Node(125e6, 125e6))
+    cluster = Cluster("pair", 2, 1, Device("cpu", "a core", {"fp32": 1e9}, 1e9, 2.0**30), Links(inter=link))
+    found = Calibration(Inputs(cluster, {"plain": PROFILE}, {"plain": 0.1}), {2: cluster}, DeviceRates(5e10, 4e9), ())
+    data = yaml.safe_load(write(tmp_path, ASKED, found)[0].read_text(encoding="utf-8"))
+    again = load(data, "again")
+    assert again.node(0) == Node(125e6, 125e6)  # emulated once more, it is held to the same
+    assert again.all_reduce_s(1 << 20, span) == pytest.approx(table[1 << 20], rel=1e-4)
+    data["links"]["inter"]["shaped"] = "200Mbit"
+    slower = load(data, "slower")
+    assert slower.all_reduce_s(1 << 20, span) == pytest.approx(1e-3 + (1 << 20) / 25e6, rel=1e-4)
+    assert slower.basis().kind == "fitted"
 
 
 def test_the_profile_is_read_back(calibration: Calibration, tmp_path) -> None:

@@ -7,6 +7,7 @@ from orch.cluster.basis import Basis
 from orch.cluster.collectives import Level
 from orch.cluster.curves import Curve
 from orch.cluster.link import Link, Measured
+from orch.cluster.node import Node
 from orch.cluster.span import Span
 from orch.errors import OrchError
 
@@ -108,3 +109,23 @@ def test_bands_come_from_the_file_else_from_the_kind_and_widen():
     assert FITTED.band(Basis("fitted")) == (0.2, 0.15)
     assert FITTED.band(Basis("fitted", 4.0)) == pytest.approx((0.3, 0.225))
     assert Link(measured=(FIT,), bands=(0.1, None)).band(Basis("fitted")) == (0.1, 0.15)
+
+
+def test_a_table_of_one_rate_is_carried_to_another_by_the_bytes_on_the_wire():
+    span, sizes = Span(4, 4, 1), (1e3, 1e6, 4e6)
+
+    def seconds(nbytes, rate):  # a ring of four: start-ups of 2 ms in all, and 1.5 bytes a byte
+        return 2e-3 + 1.5 * nbytes / rate
+
+    tables = {n: seconds(n, 125e6) for n in sizes}
+    ways = {"beside": {"all-reduce": tables}, "stolen": {"all-reduce": dict.fromkeys(sizes, 1e-3)}}
+    link = Link.from_tables({"all-reduce": tables}, span, "here", ways=ways).held_to(Node(125e6, 125e6))
+    (found,) = link.measured
+    carried = found.at_rate(25e6)
+    for curve in (carried.curve, dict(carried.ways)["beside"]):
+        assert [curve.seconds(n) for n in (5e5, 8e6)] == pytest.approx([seconds(n, 25e6) for n in (5e5, 8e6)])
+    assert dict(carried.ways)["stolen"] == dict(found.ways)["stolen"]
+    assert (carried.kind, found.at_rate(125e6)) == ("fitted", found)
+    line = Measured("all-reduce", span, Curve(2e-3, 1.5 / 125e6), rate_bytes_per_s=125e6)
+    assert line.at_rate(25e6).curve.seconds(1e6) == pytest.approx(seconds(1e6, 25e6))
+    assert FIT.at_rate(1e6) == FIT  # nobody said at what rate it was measured
