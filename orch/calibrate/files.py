@@ -112,7 +112,7 @@ def _link(link: Link, source: str) -> dict[str, Any]:
         }
     return {
         "per": "node" if link.per_node else "device",
-        **_shaped(link.usual and link.usual.rate_bytes_per_s),
+        **_shaped(None if link.usual is None else link.usual.rate_bytes_per_s),
         "algorithm": link.algorithm,
         "source": source,
         "measured": [_measured(found) for found in link.measured],

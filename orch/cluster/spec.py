@@ -142,16 +142,13 @@ class MeasuredSpec(_Spec):
         span = Span(self.ranks, -(-self.ranks // inner), inner)
         algorithm = self.algorithm or link.algorithm
         source = self.source or link.source or ""
+        bounds = self.sizes
+        curve, basis = Curve(self.alpha, self.beta), self.basis or "fitted"
         if self.table is not None:
-            curve, sizes, basis = (
-                Curve.through(self.table),
-                (min(self.table), max(self.table)),
-                self.basis or "measured",
-            )
-        else:
-            curve, sizes, basis = Curve(self.alpha, self.beta), self.sizes, self.basis or "fitted"
+            bounds = (min(self.table), max(self.table))
+            curve, basis = Curve.through(self.table), self.basis or "measured"
         found = Measured(
-            self.collective, span, curve, algorithm, basis, source, sizes, self.evidence, others, self.shaped
+            self.collective, span, curve, algorithm, basis, source, bounds, self.evidence, others, self.shaped
         )
         return found if link.shaped is None else found.at_rate(link.shaped)
 

@@ -129,7 +129,7 @@ class Measurements:
         link = times.link(cluster.world, SOURCE)
         if cluster.nodes > 1:
             described = cluster.links.inter
-            cluster = cluster.with_links(inter=link.held_to(described and described.usual))
+            cluster = cluster.with_links(inter=link.held_to(None if described is None else described.usual))
         else:
             cluster = cluster.with_links(intra=link)
         overhead = Overhead(
