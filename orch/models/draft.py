@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from orch.models.profile import Mixture, Module, Profile, Tensor
 
 NORM_FLOPS_PER_ELEMENT = 8.0
+# How wide a gate of cosines projects tokens (X-MoE's, as Tutel has it).
+PROJECTED = 256
 
 
 @dataclass
@@ -79,15 +81,16 @@ class Draft:
         top_k: int,
         capacity: float | None,
         gated: bool,
+        gate: str = "softmax",
     ) -> None:
         """A mixture of `experts`, each a product up to `inner` and one down again, with biases; `gated` ones have a
         second product up and no biases (Mixtral's). Counted for rows that fill the capacity, or for `top_k` a token.
         """
-        self.module(f"{name}.gate", 2 * rows * hidden * experts, rows * experts, ready=(f"{name}.gate.weight",))
-        self.tensor(f"{name}.gate.weight", experts, hidden, modules=(f"{name}.gate",))
         products = 3 if gated else 2
-        routed = rows * top_k * (1.0 if capacity is None else capacity)
-        owner = f"{name}.experts"
+        layer = Mixture(name, rows, hidden, inner, experts, top_k, capacity, products).routed_by(gate)
+        self._gate(layer, rows, gate)
+        routed = layer.tokens * layer.top_k * (layer.capacity_factor or 1.0)
+        owner = layer.experts_module
         shapes: dict[str, tuple[int, ...]] = {"up": (hidden, inner), "down": (inner, hidden)}
         shapes |= {"gate": (hidden, inner)} if gated else {"up_bias": (inner,), "down_bias": (hidden,)}
         elements = routed * (inner * (products - 1) + hidden)
@@ -95,7 +98,24 @@ class Draft:
         self.module(owner, 2 * products * routed * hidden * inner, elements, ready=tensors[::-1])
         for tensor, shape in zip(tensors, shapes.values(), strict=True):
             self.tensor(tensor, experts, *shape, modules=(owner,))
-        self.mixtures.append(Mixture(name, rows, hidden, inner, experts, top_k, capacity, products))
+        self.mixtures.append(layer)
+
+    def _gate(self, layer: Mixture, rows: int, gate: str) -> None:
+        """The gate of `layer` for `rows` tokens. That of slots mixes tokens into them and outputs out of them too."""
+        owner, wide = layer.gate_module, PROJECTED if gate == "cosine" else layer.hidden
+        scored = layer.tokens if gate == "soft" else layer.experts
+        shapes: dict[str, tuple[int, ...]] = {"weight": (scored, wide)}
+        flops, elements = 2 * rows * wide * scored, rows * scored
+        ready: tuple[str, ...] = ("weight",)
+        if gate == "soft":
+            flops, elements = 3 * flops, 2 * elements + layer.tokens * layer.hidden
+        elif gate == "cosine":
+            shapes |= {"temperature": (1,), "project": (wide, layer.hidden), "project_bias": (wide,)}
+            flops, elements = flops + 2 * rows * layer.hidden * wide, elements + rows * wide
+            ready = ("temperature", "weight", "project_bias", "project")
+        self.module(owner, flops, elements, ready=tuple(f"{owner}.{part}" for part in ready))
+        for part, shape in shapes.items():
+            self.tensor(f"{owner}.{part}", *shape, modules=(owner,))
 
     def register_first(self, start: int, end: int) -> None:
         """Move the tensors added since `end` before those added from `start` on: run late, registered early."""

@@ -7,7 +7,7 @@ A sample is one sequence. The gate is a product without bias; experts are counte
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -28,7 +28,7 @@ from orch.models.language import (
     next_token,
 )
 from orch.models.model import Model, ModelKnobs, choice, count
-from orch.models.profile import Profile
+from orch.models.profile import SLOTTED, Mixture, Profile
 
 COUNTED = "counted from the layers, balanced experts"
 Capacity = Annotated[float, Field(gt=0, strict=True)]
@@ -45,16 +45,30 @@ class MixtureKnobs(ModelKnobs):
     top_k: int = count(2, "experts a token is sent to", most=64)
     every: int = count(2, "each how many-th block has a mixture; the last of each so many")
     capacity: Capacity | None = _capacity(None)
-    balance: float = Field(0.01, ge=0, description="weight of the auxiliary loss that evens out the experts' loads")
-    gate: Literal["softmax", "sigmoid"] = choice(
-        "softmax", "how scores become weights: softmax (GShard, Switch) or sigmoid (BASE, StableMoE)"
+    balance: float = Field(
+        0.01, ge=0, description="weight of the auxiliary loss that evens out the experts' loads, where tokens choose"
     )
+    gate: Literal["softmax", "sigmoid", "cosine", "expert-choice", "soft"] = choice(
+        "softmax",
+        "how tokens find experts: by softmax (GShard, Switch), sigmoid (BASE, StableMoE) or cosine scores (X-MoE); "
+        "expert-choice and soft (SoftMoE) fill an even share of slots from all tokens, later ones too",
+    )
+    # Whether what comes out at a place may depend on later tokens.
+    looks_ahead: ClassVar[bool] = False
 
     @model_validator(mode="after")
-    def _enough_experts(self) -> Self:
+    def _gate_fits(self) -> Self:
         if self.top_k > self.experts:
             raise ValueError(f"top_k {self.top_k} is more than experts {self.experts}")
+        if self.gate in SLOTTED and not self.looks_ahead:
+            raise ValueError(f"gate {self.gate} looks at later tokens, which this model predicts; bert-moe may")
         return self
+
+    def mixture(self, name: str, tokens: int, hidden: int, inner: int, *, gated: bool = False) -> Mixture:
+        """Return the sizes of a layer that gets `tokens` of a sample."""
+        products = 3 if gated else 2
+        plain = Mixture(name, tokens, hidden, inner, self.experts, self.top_k, self.capacity, products)
+        return plain.routed_by(self.gate)
 
     def mixed(self, layer: int) -> bool:
         """Whether block `layer` has a mixture."""
@@ -75,6 +89,7 @@ class Gpt2MoeKnobs(MixtureKnobs, Gpt2Knobs):
 class BertMoeKnobs(MixtureKnobs, BertBaseKnobs):
     """BERT-base with a mixture in every other block."""
 
+    looks_ahead: ClassVar[bool] = True
     experts: int = count(8, "experts of a mixture", most=4096)
     capacity: Capacity | None = _capacity(1.2)
 
@@ -101,8 +116,9 @@ class MixtralKnobs(MixtureKnobs, TransformerKnobs):
 
 def _mixture(draft: Draft, name: str, knobs: MixtureKnobs, rows: int, hidden: int, inner: int, *, gated: bool) -> None:
     draft.mixture(
-        name, rows, hidden, inner, experts=knobs.experts, top_k=knobs.top_k, capacity=knobs.capacity, gated=gated
-    )
+        name, rows, hidden, inner, experts=knobs.experts, top_k=knobs.top_k, capacity=knobs.capacity, gated=gated,
+        gate=knobs.gate,
+    )  # fmt: skip
 
 
 def _some(knobs: MixtureKnobs, part: str, rows: int, hidden: int, dense: FeedForward) -> FeedForward:

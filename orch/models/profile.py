@@ -69,6 +69,10 @@ class Tensor:
         return math.prod(self.shape)
 
 
+# Gates that fill the experts' slots themselves, from all tokens of a batch.
+SLOTTED = ("expert-choice", "soft")
+
+
 @dataclass(frozen=True, slots=True)
 class Mixture:
     """A mixture-of-experts layer: a gate, module `name`.gate, sends each token to `top_k` of the experts,
@@ -108,6 +112,18 @@ class Mixture:
     def experts_module(self) -> str:
         """Name of the experts, all in one."""
         return f"{self.name}.experts"
+
+    def routed_by(self, gate: str) -> Mixture:
+        """Return this layer under a gate that fills slots itself, so that all have one size: `expert-choice` needs a
+        capacity (1 where there is none), and under `soft` what is routed are the slots, each one token to its expert.
+        """
+        if gate not in SLOTTED:
+            return self
+        slotted = replace(self, capacity_factor=self.capacity_factor or 1.0)
+        if gate == "expert-choice":
+            return slotted
+        slots = self.experts * slotted.capacity(self.tokens)
+        return replace(slotted, tokens=slots, top_k=1, capacity_factor=1.0)
 
     def capacity(self, tokens: int) -> int:
         """Return the slots each expert has for one worker's `tokens`: ceil(k f S / E), at least 1.

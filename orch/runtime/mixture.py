@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from orch.errors import RunError
-from orch.models.zoo.mixture import MixtureLayer, Routing, Rows, mixture_layers
+from orch.models.zoo.gates import Routing
+from orch.models.zoo.mixture import MixtureLayer, Rows, mixture_layers
 from orch.plan import COUNTS
 from orch.plan import Rows as Move
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from orch.errors import RunError
-from orch.models.zoo.mixture import MixtureLayer, Routing, mixture_layers
+from orch.models.zoo.gates import Routing
+from orch.models.zoo.mixture import MixtureLayer, mixture_layers
 from orch.plan import COUNTS, AllToAll, Expert, Plan, Rows
 from orch.runtime import collectives
 from orch.runtime.base import Groups, backend_of

@@ -57,6 +57,13 @@ def test_a_token_cannot_have_more_experts_than_there_are():
         model("char-moe").knobs(top_k=5)
 
 
+@pytest.mark.parametrize("gate", ["expert-choice", "soft"])
+def test_a_model_that_predicts_the_next_token_has_no_gate_that_sees_it(gate):
+    with pytest.raises(ValueError, match=f"gate {gate} looks at later tokens, which this model predicts"):
+        model("char-moe").knobs(gate=gate)
+    assert model("bert-moe").knobs(gate=gate).gate == gate
+
+
 def test_a_mixture_needs_its_modules():
     profile = model("char-moe").profile(model("char-moe").knobs())
     data = profile.to_json()

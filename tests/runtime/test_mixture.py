@@ -17,7 +17,8 @@ from orch import registry
 from orch.errors import RunError
 from orch.models.draft import Draft
 from orch.models.profile import Profile
-from orch.models.zoo.mixture import FeedForward, Gate, GatedFeedForward, MixtureLayer
+from orch.models.zoo.gates import gate_of
+from orch.models.zoo.mixture import FeedForward, GatedFeedForward, MixtureLayer
 from orch.plan import Plan, check, cut_crossings
 from orch.runtime.base import Setup
 from orch.runtime.engine import PlanEngine
@@ -56,7 +57,7 @@ class Case:
         draft.linear("enter", self.tokens, HIDDEN, HIDDEN)
         for name in ("one", "two"):
             draft.mixture(name, self.tokens, HIDDEN, INNER, experts=self.experts, top_k=self.top_k,
-                          capacity=self.capacity, gated=self.gated)  # fmt: skip
+                          capacity=self.capacity, gated=self.gated, gate=self.kind)  # fmt: skip
         draft.linear("leave", self.tokens, HIDDEN, 3)
         return draft.finish("mixed", "a test")
 
@@ -79,14 +80,18 @@ class Mixed(nn.Module):
         self.enter = nn.Linear(HIDDEN, HIDDEN)
         for sizes in case.profile.mixtures:
             kind = GatedFeedForward if case.gated else FeedForward
-            gate = Gate(HIDDEN, case.experts, case.top_k, case.kind, case.balance)
+            gate = gate_of(sizes, case.tokens, case.kind, case.balance)
             setattr(self, sizes.name, MixtureLayer(sizes, gate, kind(case.experts, HIDDEN, INNER)))
         self.leave = nn.Linear(HIDDEN, 3)
         generator = torch.Generator().manual_seed(5)
         with torch.no_grad():
             for name, parameter in self.named_parameters():
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-                if name.endswith("gate.weight") and case.routing != "learned":
+                if (
+                    name.endswith("gate.weight")
+                    and case.routing != "learned"
+                    and parameter.shape == (case.experts, HIDDEN)
+                ):
                     parameter.zero_()
                     # One expert gets every token's first choice, and where top_k is 1 all others get none.
                     parameter[:] = torch.linspace(3, -3, case.experts).unsqueeze(1) * torch.ones(HIDDEN) / HIDDEN
@@ -208,6 +213,13 @@ CASES = {
     "capacity, all want one expert": Case(capacity=1.0, routing="first", top_k=1),
     "sigmoid, gated": Case(kind="sigmoid", gated=True, forward=2, backward=3),
     "balanced by an auxiliary loss": Case(balance=0.05, forward=2),
+    "cosines": Case(kind="cosine", forward=2, backward=3),
+    "experts choose": Case(kind="expert-choice", forward=2, backward=3),
+    "experts choose more than there are tokens": Case(
+        kind="expert-choice", experts=2, capacity=1.5, tokens=3, gated=True
+    ),
+    "soft": Case(kind="soft", forward=3, backward=2),
+    "soft, a slot each": Case(kind="soft", top_k=1, capacity=0.1, tokens=5, gated=True),
 }
 
 
@@ -283,6 +295,7 @@ def drawn_cases(number: int, seed: int) -> list[Case]:
                 random.random() < 0.3,
                 random.choice([1, 2, 3, 5, 8]),
                 random.choice([1, 2, 3, 4, 8]),
+                kind=random.choice(["softmax", "softmax", "cosine", "expert-choice", "soft"]),
                 spread=spread_over,
                 stack=stack,
                 knobs=knobs,

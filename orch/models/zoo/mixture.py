@@ -20,21 +20,12 @@ from torch.nn import functional as F
 
 from orch.models.mixture import MixtureKnobs
 from orch.models.profile import Mixture
+from orch.models.zoo.gates import Routing, gate_of
 
 NOTHING = -1
 # Where users may look at, or change, what passes: called with the layer and a dict that they may write to.
 POINTS = ("before_layer", "before_dispatch", "after_dispatch", "before_combine", "after_combine", "after_layer")
 Hook = Callable[["MixtureLayer", dict[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class Routing:
-    """Where tokens go: of each route [N] its token, expert and weight (differentiable), and its choice, 0 a token's first."""
-
-    token: Tensor
-    expert: Tensor
-    weight: Tensor
-    choice: Tensor
 
 
 @dataclass(frozen=True)
@@ -90,54 +81,6 @@ def order(routing: Routing, experts: int, capacity: int | None) -> Rows:
     token = torch.where(route >= 0, routing.token[route.clamp(min=0)], route)
     position = torch.arange(capacity, device=expert.device).repeat(experts)
     return Rows(route, token, position, expert.new_full((experts,), capacity))
-
-
-class _Adding(torch.autograd.Function):
-    """The identity of `weight`, whose backward also starts that of an auxiliary loss: so a layer adds to any loss."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, loss: Tensor) -> Tensor:
-        ctx.like = loss
-        return weight
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        return gradient, torch.ones_like(ctx.like)
-
-
-class Gate(nn.Module):
-    """Linear top-k: scores [T, E] are products without bias; a token goes to its `top_k` highest.
-
-    `softmax`: weights are the probabilities, for several experts scaled to sum to 1 (GShard; Switch with one).
-    `sigmoid`: weights are sigmoids of the scores (BASE, StableMoE). Scores are fp32 whatever the tokens are. `balance`
-    weighs the auxiliary loss E sum_e mean(p_e) mean(first choice is e), 1 when loads are even.
-    """
-
-    def __init__(self, hidden: int, experts: int, top_k: int, kind: str = "softmax", balance: float = 0.0) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(experts, hidden))
-        nn.init.normal_(self.weight, std=0.02)
-        self.top_k = top_k
-        self.kind = kind
-        self.balance = balance
-
-    def forward(self, tokens: Tensor) -> Routing:
-        """Return the routes of `tokens` [T, M], token after token, best choice first."""
-        with torch.autocast(tokens.device.type, enabled=False):
-            scores = tokens.float() @ self.weight.float().T
-            shares = scores.softmax(-1)
-            best, expert = (scores.sigmoid() if self.kind == "sigmoid" else shares).topk(self.top_k, dim=-1)
-            if self.kind == "softmax" and self.top_k > 1:
-                best = best / best.sum(-1, keepdim=True)
-            weight = best.reshape(-1)
-            if self.balance and torch.is_grad_enabled() and tokens.shape[0]:
-                first = F.one_hot(expert[:, 0], scores.shape[1]).to(scores.dtype).mean(0)
-                even: Tensor = self.balance * scores.shape[1] * (shares.mean(0) * first).sum()
-                weight = _Adding.apply(weight, even)  # type: ignore[no-untyped-call]
-        number, device = tokens.shape[0], tokens.device
-        token = torch.arange(number, device=device).repeat_interleave(self.top_k)
-        choice = torch.arange(self.top_k, device=device).repeat(number)
-        return Routing(token, expert.reshape(-1), weight, choice)
 
 
 class Experts(nn.Module):
@@ -307,8 +250,9 @@ class MixtureLayer(nn.Module):
         data = self.call("before_layer", {"x": x})
         tokens = data["x"].reshape(-1, x.shape[-1])
         routing: Routing = self.gate(tokens)
-        y = alone(self, tokens, routing) if self.path is None else self.path(self, tokens, routing)
-        result: Tensor = self.call("after_layer", {"y": y.reshape(x.shape)})["y"]
+        sent = routing.sent if routing.sent is not None else tokens
+        y = alone(self, sent, routing) if self.path is None else self.path(self, sent, routing)
+        result: Tensor = self.call("after_layer", {"y": routing.returned(y).reshape(x.shape)})["y"]
         return result.to(x.dtype)
 
     def rows(self, routing: Routing, number: int) -> Rows:
@@ -346,8 +290,6 @@ def mixture_of(
     name: str, knobs: MixtureKnobs, tokens: int, hidden: int, inner: int, *, gated: bool = False
 ) -> MixtureLayer:
     """Return the layer that the models here have, as their knobs say it."""
-    products = 3 if gated else 2
-    mixture = Mixture(name, tokens, hidden, inner, knobs.experts, knobs.top_k, knobs.capacity, products)
+    layer = knobs.mixture(name, tokens, hidden, inner, gated=gated)
     kind = GatedFeedForward if gated else FeedForward
-    gate = Gate(hidden, knobs.experts, knobs.top_k, knobs.gate, knobs.balance)
-    return MixtureLayer(mixture, gate, kind(knobs.experts, hidden, inner))
+    return MixtureLayer(layer, gate_of(layer, tokens, knobs.gate, knobs.balance), kind(knobs.experts, hidden, inner))

@@ -20,6 +20,9 @@ SMALL = {"seq_len": 8, "num_layers": 2, "hidden": 32, "num_heads": 2, "vocab": 5
         ("char-moe", {"every": 1, "capacity": 1.5, "gate": "sigmoid"}),
         ("gpt2-moe", {"experts": 3}),
         ("bert-moe", {}),
+        ("char-moe", {"gate": "cosine"}),
+        ("bert-moe", {"gate": "expert-choice", "capacity": None}),
+        ("bert-moe", {"gate": "soft", "experts": 3}),
         ("mixtral", {"inner": 48, "key_value_heads": 1}),
     ],
 )

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from orch.models.profile import Mixture
+from orch.models.zoo.gates import CosineGate, ExpertChoiceGate, Gate, Routing, SoftGate
 from orch.models.zoo.mixture import (
     POINTS,
     Experts,
     FeedForward,
-    Gate,
     GatedFeedForward,
     MixtureLayer,
-    Routing,
     order,
     spans,
 )
@@ -85,6 +84,64 @@ def test_a_sigmoid_gate_weighs_by_sigmoids() -> None:
     tokens = torch.randn(5, 4)
     gate = Gate(4, 3, 1, "sigmoid")
     torch.testing.assert_close(gate(tokens).weight, (tokens @ gate.weight.T).max(-1).values.sigmoid())
+
+
+def test_a_gate_of_cosines_scores_directions_only_and_its_temperature_has_a_bound() -> None:
+    tokens = torch.randn(5, 4)
+    gate = CosineGate(4, 3, 2)
+    with torch.no_grad():
+        gate.project_bias.normal_()
+    projected = torch.nn.functional.linear(tokens, gate.project, gate.project_bias)
+    cosines = torch.nn.functional.cosine_similarity(projected.unsqueeze(1), gate.weight.unsqueeze(0), dim=-1)
+    torch.testing.assert_close(gate.scores(tokens), 2 * cosines)
+    best, expert = (2 * cosines).softmax(-1).topk(2)
+    routing = gate(tokens)
+    assert routing.expert.view(5, 2).tolist() == expert.tolist()
+    torch.testing.assert_close(routing.weight.view(5, 2), best / best.sum(-1, keepdim=True))
+    with torch.no_grad():
+        gate.weight *= 10
+        gate.temperature.fill_(50.0)
+    torch.testing.assert_close(gate.scores(tokens), 100 * cosines, rtol=1e-4, atol=1e-4)
+
+
+def dense(experts: Experts, expert: int, rows: Tensor) -> Tensor:
+    counts = [0] * experts.experts
+    counts[expert] = len(rows)
+    return experts(rows, counts)
+
+
+@pytest.mark.parametrize("capacity", [0.5, 1.0, 3.0])
+def test_experts_that_choose_add_up_to_their_definition(capacity: float) -> None:
+    mixture = Mixture("m", 6, 4, 5, 3, 1, capacity).routed_by("expert-choice")
+    layer = MixtureLayer(mixture, ExpertChoiceGate(mixture), FeedForward(3, 4, 5))
+    x = torch.randn(6, 4)
+    shares = (x @ layer.gate.weight.T).softmax(-1)
+    taken = int(capacity * 2)  # of 6 tokens and 3 experts, each is due 2
+    expected = torch.zeros_like(x)
+    for expert in range(3):
+        outputs = dense(layer.experts, expert, x)
+        for token in sorted(range(6), key=lambda t: -shares[t, expert].item())[:taken]:
+            expected[token] += shares[token, expert] * outputs[token]
+    torch.testing.assert_close(layer(x), expected)
+    assert layer.load is not None
+    assert (layer.load.rows.tolist(), layer.load.dropped) == ([taken] * 3, 0)
+
+
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_a_soft_mixture_is_its_definition(top_k: int) -> None:
+    plain = Mixture("m", 6, 4, 5, 3, top_k)
+    mixture = plain.routed_by("soft")
+    assert (mixture.tokens, mixture.capacity(2 * mixture.tokens)) == (3 * 2 * top_k, 2 * 2 * top_k)
+    layer = MixtureLayer(mixture, SoftGate(mixture, 6), FeedForward(3, 4, 5))
+    x = torch.randn(2, 6, 4)
+    phi = layer.gate.weight
+    expected = []
+    for sequence in x:  # each by itself
+        logits = (sequence / sequence.norm(dim=1, keepdim=True)) @ (phi / phi.norm(dim=1, keepdim=True)).T
+        slots = logits.softmax(0).T @ sequence
+        each = [dense(layer.experts, e, part) for e, part in enumerate(slots.chunk(3))]
+        expected.append(logits.softmax(1) @ torch.cat(each))
+    torch.testing.assert_close(layer(x), torch.stack(expected))
 
 
 def test_the_auxiliary_loss_is_one_when_loads_are_even_and_leaves_the_output_alone() -> None:
