@@ -164,7 +164,7 @@ class Execution:
             workers=self.workers, seeds=list(recipe.seeds), links=cluster.links, sharing=cluster.sharing, notes=notes
         )
         self._run.write(kept.FILE, kept.to_json(inputs))
-        forecast = predict(recipe, inputs)
+        forecast = predict(recipe, inputs, timed=self._known is None)  # nobody reads what each pass did in a short run
         if self._known is None:
             self._measured.operations({name: stack.plan for name, stack in forecast.stacks.items()})
         for name, stack in forecast.stacks.items():

@@ -138,13 +138,14 @@ def described(recipe: Recipe) -> Inputs:
     return Inputs(recipe.cluster, profiles, dict.fromkeys(recipe.stacks, 0.0))
 
 
-def predict(recipe: Recipe, inputs: Inputs | None = None) -> Forecast:
+def predict(recipe: Recipe, inputs: Inputs | None = None, *, timed: bool = True) -> Forecast:
     """Return the forecast of every stack of `recipe`. Raises OrchError E301 where a link was never described.
 
-    `inputs` take the place of what the recipe describes when links and layer times were measured.
+    `inputs` take the place of what the recipe describes when links and layer times were measured. `timed` false leaves
+    out what each pass does to the step time.
     """
     inputs = described(recipe) if inputs is None else inputs
-    return _compared(recipe, inputs, {name: _forecast(recipe, name, inputs) for name in recipe.stacks})
+    return _compared(recipe, inputs, {name: _forecast(recipe, name, inputs, timed) for name in recipe.stacks})
 
 
 def _compared(recipe: Recipe, inputs: Inputs, stacks: dict[str, StackForecast]) -> Forecast:
@@ -223,8 +224,8 @@ def footprint(recipe: Recipe, name: str, inputs: Inputs, plan: Plan) -> Footprin
     )
 
 
-def _forecast(recipe: Recipe, name: str, inputs: Inputs) -> StackForecast:
-    plan, passes = plan_stack(recipe, name, inputs)
+def _forecast(recipe: Recipe, name: str, inputs: Inputs, timed: bool) -> StackForecast:
+    plan, passes = plan_stack(recipe, name, inputs, timed=timed)
     return _judged(recipe, name, inputs, plan, tuple(str(report) for report in passes))
 
 

@@ -8,6 +8,7 @@ signals are exact, and a kill order cannot hit a reused process id.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import pickle
@@ -111,6 +112,9 @@ def serve(descriptor: int, preload: Sequence[str]) -> NoReturn:
     for name in preload:
         with contextlib.suppress(Exception):  # a worker that needs it will say so itself, in its log
             importlib.import_module(name)
+    # What is loaded stays: 300,000 objects that no worker's collector has to go through again (0.15 s before every block).
+    gc.collect()
+    gc.freeze()
     children: set[int] = set()
     own = (connection.fileno(), wake_read, wake_write)
     try:
