@@ -50,7 +50,7 @@ class Parameter:
 
     def written(self, value: float) -> Any:
         """Return a number of its range as a recipe writes it."""
-        number: float = int(value) if self.whole else value
+        number: float = round(value) if self.whole else value
         return f"{number!r}{self.unit}" if self.unit else number
 
     def ends(self) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ of one study, would repeat themselves. So the sampler is seeded anew for every t
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ ENUMERATED = ("GridSampler", "BruteForceSampler")
 # Their scrambling must be the same for every trial: the sequence is one.
 _ONE_SEQUENCE = ("QMCSampler",)
 MOST_CELLS = 1_000_000
+FINE = 1e-4
 
 
 class Samplers:
@@ -151,10 +153,24 @@ def distribution(parameter: Parameter) -> BaseDistribution:
     """Return the distribution of a parameter, its numbers in SI."""
     if parameter.choices:
         return CategoricalDistribution([as_category(value) for value in parameter.choices])
-    if parameter.whole:
+    if parameter.whole and not _is_fine(parameter):
         step = int(parameter.step) if parameter.step is not None else 1
         return IntDistribution(int(parameter.low), int(parameter.high), log=parameter.log, step=step)
     return FloatDistribution(parameter.low, parameter.high, log=parameter.log, step=parameter.step)
+
+
+def _is_fine(parameter: Parameter) -> bool:
+    """Whether neighbouring whole numbers are no further apart than `FINE` of the range, as in a range of bytes.
+
+    TPE's kernels are at least a hundredth of the range wide, so over such a step their density is even to 1e-5: the mass
+    of a whole number and the density there rank alike. The mass is worked out in a Python loop and takes four times as long.
+    """
+    if parameter.step is not None:
+        return False
+    width, step = parameter.high - parameter.low, 1.0
+    if parameter.log:
+        width, step = math.log(parameter.high / parameter.low), 1.0 / parameter.low
+    return step <= FINE * width
 
 
 def as_category(value: Any) -> Any:

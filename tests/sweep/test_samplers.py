@@ -78,3 +78,34 @@ def test_distributions() -> None:
     assert distribution(SHARE) == optuna.distributions.FloatDistribution(0.0, 1.0)
     log = Parameter("x", ("x",), WHERE, low=1.0, high=8.0, log=True)
     assert distribution(log) == optuna.distributions.FloatDistribution(1.0, 8.0, log=True)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "log", "fine"),
+    [(1 << 10, 1 << 20, False, True), (1 << 14, 1 << 20, True, True), (1, 64, True, False), (1, 9999, False, False)],
+)
+def test_a_range_of_very_many_whole_numbers_is_drawn_as_a_range(low: int, high: int, log: bool, fine: bool) -> None:
+    parameter = Parameter("x", ("x",), WHERE, low=low, high=high, log=log, whole=True, unit="B")
+    assert isinstance(distribution(parameter), optuna.distributions.FloatDistribution) is fine
+    assert parameter.written(low + 1.6) == f"{low + 2}B"
+    stepped = Parameter("x", ("x",), WHERE, low=low, high=high, step=1, whole=True)
+    assert isinstance(distribution(stepped), optuna.distributions.IntDistribution)
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_tpe_proposes_what_it_proposes_for_the_whole_numbers(log: bool) -> None:
+    """The claim that `distribution` rests on: rounded, the points are those of the much slower integer distribution."""
+    low, high = 1 << 14, 1 << 20
+    kinds = (
+        optuna.distributions.IntDistribution(low, high, log=log),
+        distribution(Parameter("x", ("x",), WHERE, low=low, high=high, log=log, whole=True)),
+    )
+    studies = [optuna.create_study() for _ in kinds]
+    for number in range(40):
+        points = []
+        for study, kind in zip(studies, kinds, strict=True):
+            study.sampler = optuna.samplers.TPESampler(seed=number)
+            trial = study.ask({"x": kind})
+            points.append(trial.params["x"])
+            study.tell(trial, abs(round(points[0]) - 300_000.0))
+        assert points[1] == pytest.approx(points[0], abs=1e-4 * (high - low)), number
