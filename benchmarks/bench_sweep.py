@@ -1,8 +1,9 @@
 """How many trials a second a sweep makes: `python -m benchmarks.bench_sweep`. Bars: 300 simulated ones with a random sampler,
 100 with TPE, and 10 real ones of a trivial job of 2 workers that stay warm.
 
-Beside them, in the same process: plain Optuna on the same space with its own journal file and an objective that costs
-nothing, which is what proposing and keeping alone take; and, with `--ray`, Ray Tune with trials that do nothing.
+Beside them, in the same process: plain Optuna on the same space, in memory and with its own journal file, with an objective
+that costs nothing, which is what proposing and keeping alone take; and, with `--ray`, Ray Tune with trials that do nothing, each
+in a process of its own and in processes that are kept.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import argparse
 import io
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
@@ -59,11 +60,12 @@ def swept_per_s(root: Path, trials: int, *overrides: str, on: str | None = None,
     return trials / (run(warm + trials) - again)
 
 
-def optuna_per_s(root: Path, trials: int, sampler: optuna.samplers.BaseSampler) -> float:
-    """Return trials a second of plain Optuna on the same space with its journal file."""
+def optuna_per_s(root: Path, trials: int, sampler: optuna.samplers.BaseSampler, *, kept: bool) -> float:
+    """Return trials a second of plain Optuna on the same space: `kept` in its journal file, or in memory."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     path = root / f"plain{len(list(root.iterdir()))}.journal"
-    study = optuna.create_study(storage=JournalStorage(JournalFileBackend(str(path))), sampler=sampler)
+    storage = JournalStorage(JournalFileBackend(str(path))) if kept else None
+    study = optuna.create_study(storage=storage, sampler=sampler)
 
     def objective(trial: optuna.Trial) -> float:
         return float(trial.suggest_int("cap", 1 << 10, 1 << 20))
@@ -73,16 +75,34 @@ def optuna_per_s(root: Path, trials: int, sampler: optuna.samplers.BaseSampler) 
     return trials / (perf_counter() - begin)
 
 
-def tune_per_s(trials: int) -> float:
-    """Return trials a second of Ray Tune whose trainable returns at once; it needs the extras of ray[tune]."""
+def tune_per_s(root: Path, trials: int, *, reuse: bool) -> float:
+    """Return trials a second of Ray Tune whose trainable returns at once, in actors that it reuses or in new ones. It needs
+    the extras of ray[tune].
+    """
     import ray
     from ray import tune
 
+    class Nothing(tune.Trainable):
+        def setup(self, config: dict[str, float]) -> None:
+            self.x = config["x"]
+
+        def step(self) -> dict[str, object]:
+            return {"x": self.x, "done": True}
+
+        def reset_config(self, new_config: dict[str, float]) -> bool:
+            self.x = new_config["x"]
+            return True
+
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
-        run: Callable[[dict[str, float]], dict[str, float]] = lambda config: {"x": config["x"]}  # noqa: E731
+        tuner = tune.Tuner(
+            Nothing,
+            param_space={"x": tune.uniform(0, 1)},
+            tune_config=tune.TuneConfig(num_samples=trials, reuse_actors=reuse),
+            run_config=tune.RunConfig(storage_path=str(root / f"tune{reuse}"), verbose=0),
+        )
         begin = perf_counter()
-        tune.Tuner(run, param_space={"x": tune.uniform(0, 1)}, tune_config=tune.TuneConfig(num_samples=trials)).fit()
+        tuner.fit()
         return trials / (perf_counter() - begin)
     finally:
         ray.shutdown()
@@ -108,11 +128,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, rate in rates.items():
             missed += rate < BARS[name]
             print(f"orch sweep, {name:6}  {rate:7.1f} trials/s  (bar {BARS[name]:.0f})")
-        samplers = {"random": optuna.samplers.RandomSampler(seed=0), "TPE": optuna.samplers.TPESampler(seed=0)}
-        for name, sampler in samplers.items():
-            print(f"plain Optuna, {name:6}{optuna_per_s(root, asked.trials, sampler):7.1f} trials/s  (objective free)")
-        if asked.ray:
-            print(f"Ray Tune              {tune_per_s(20):7.1f} trials/s  (trials that do nothing)")
+        kinds = {"random": optuna.samplers.RandomSampler, "TPE": optuna.samplers.TPESampler}
+        for name, kind in kinds.items():
+            for kept, where in ((False, "in memory"), (True, "its journal")):
+                rate = optuna_per_s(root, asked.trials, kind(seed=0), kept=kept)
+                print(f"plain Optuna, {name:6}{rate:7.1f} trials/s  ({where}, objective free)")
+        for reuse in (False, True) if asked.ray else ():
+            rate = tune_per_s(root, 20, reuse=reuse)
+            print(f"Ray Tune              {rate:7.1f} trials/s  (trials that do nothing{', actors reused' * reuse})")
     return missed
 
 

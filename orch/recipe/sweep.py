@@ -175,6 +175,9 @@ class Sweep(Section):
     confirm: bool = Field(
         default=True, description="measure the best again, in fresh blocks beside the baseline; only that is its gain"
     )
+    reuse: bool = Field(
+        default=True, description="take what an equal cell gave, in this study or an earlier one; false runs it again"
+    )
     study: str | None = Field(default=None, min_length=1, description="name of the study; default: the recipe's")
     storage: str | None = Field(
         default=None, min_length=1, description="database of a team (postgresql://...); default: a file beside the runs"

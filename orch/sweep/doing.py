@@ -86,7 +86,7 @@ def opened(doing: Sweeping, mode: str, on: str | None, here: bool = True) -> tup
         "recipe": _base(recipe, mode),
     }
     store = open_study(plan, fixed, Surroundings(around, texts), place, doing.asked.changed, doing.terminal.stage)
-    cells = Cells(mode, around)
+    cells = Cells(mode, around, reuse=sweep_of.reuse)
     for record in store.records():
         if record.state == COMPLETE and record.about.cell and record.about.same_as is None:
             cells.known[record.about.cell] = record
@@ -120,23 +120,27 @@ def drive(
     total = total if total is not None else total_of(doing, store)
     if asked.only == "failed" and not first:
         again(store)
+    # What is measured after a search in simulation is what that search chose, and waits already.
+    new = first or (asked.only is None and not chosen_first(doing))
     view = View(doing.terminal, doing.sought, total, store.records())
 
-    def watch(record: Record) -> None:
-        if run is not None:
+    def watch(record: Record | None, running: int) -> None:
+        if run is not None and record is not None:
             run.trial(record.to_json())
-        view(record)
+        view(record, running)
 
     driver = Driver(store, doing.settings, cells, evaluate, watch)
-    begin = time.monotonic()
+    begin, parallel = time.monotonic(), asked.parallel or sweep_of.parallel
     deadline = until(sweep_of.deadline)
     try:
         driver.run(
-            total, parallel=asked.parallel or sweep_of.parallel, retries=sweep_of.retries,
-            until=None if deadline is None else begin + deadline, new=asked.only is None,
+            total, parallel=parallel, retries=sweep_of.retries,
+            until=None if deadline is None else begin + deadline, new=new,
         )  # fmt: skip
     finally:
         doing.terminal.end()
+    if driver.slots < parallel:
+        doing.terminal.stage(f"there was room for {driver.slots} of {parallel} trials at a time")
     if driver.last_error is not None and driver.stopped.startswith("the same error"):
         message = f"{driver.stopped.partition(' [')[0]}"
         raise RunError(
@@ -145,11 +149,22 @@ def drive(
     return driver.stopped
 
 
+def chosen_first(doing: Sweeping) -> bool:
+    """Whether a search in simulation chooses the trials of this one."""
+    return doing.sweep.simulate_first is not None and not doing.asked.simulate
+
+
+def confirmed_of(doing: Sweeping) -> int:
+    """Return how many of the trials that a search in simulation has chosen are to be measured."""
+    assert doing.sweep.simulate_first is not None
+    return doing.asked.trials or doing.sweep.simulate_first.confirm
+
+
 def total_of(doing: Sweeping, store: Store) -> int:
     """Return how many trials the study is to have: what was asked for, at most what a grid has."""
+    if chosen_first(doing):
+        return store.count()
     wanted = doing.asked.trials or doing.sweep.trials
-    if doing.sweep.simulate_first is not None and not doing.asked.simulate:
-        wanted = doing.sweep.simulate_first.confirm
     size = store.plan.samplers.size
     return min(wanted or size, size) if size is not None else wanted or DEFAULT_TRIALS
 

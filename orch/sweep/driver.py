@@ -24,9 +24,15 @@ from orch.sweep.study import COMPLETE, FAILED, INFEASIBLE, PRUNED, About, Record
 SAME_ERRORS = 3
 LOST = ("E701", "E703", "E705")
 """Codes that say a worker or its node was lost: the trial is not to blame."""
+TAKEN = "E722"
+"""Says that no machine was free for the gang: where other trials hold them, there is room for fewer at a time."""
 _MEMORY = re.compile(
     r"out of memory|OutOfMemory|MemoryError|can't allocate memory|Cannot allocate memory", re.IGNORECASE
 )
+
+
+class NoRoomError(Exception):
+    """A trial for which no machine was free while others ran: it waits, and one slot fewer runs from now on."""
 
 
 class PrunedError(Exception):
@@ -49,19 +55,22 @@ class Evaluate(Protocol):
 
 
 class Watcher(Protocol):
-    """Is told of every trial that ended; called from any thread, one at a time."""
+    """Is told of every trial that began (None) or ended, and how many run now; from any thread, one at a time."""
 
-    def __call__(self, record: Record) -> None: ...
+    def __call__(self, record: Record | None, running: int) -> None: ...
 
 
 @dataclass
 class Cells:
-    """The cells that are known already, by key; `surroundings` is the part of a key that no recipe holds."""
+    """The cells that are known already, by key; `surroundings` is the part of a key that no recipe holds, `reuse` false runs
+    equal cells again.
+    """
 
     mode: str
     surroundings: Mapping[str, Any]
     known: dict[str, Record] = field(default_factory=dict)
     store: CellStore | None = None
+    reuse: bool = True
 
     def key(self, trial: Trial) -> str:
         """Return the key of a trial's cell."""
@@ -80,7 +89,9 @@ class Driver:
         self._lock = threading.Lock()
         self._errors: Counter[str] = Counter()
         self._aborted = False
+        self._running = 0
         self.stopped: str = ""
+        self.slots = 1
         self.last_error: OrchError | None = None
 
     def run(
@@ -103,8 +114,12 @@ class Driver:
                 ticket = self._store.ask(total, new=new)
                 if ticket is None:
                     return
-                self._one(ticket, retries)
+                try:
+                    self._one(ticket, retries)
+                except NoRoomError:
+                    return
 
+        self.slots = parallel
         if parallel == 1:
             slot()
             return
@@ -132,12 +147,18 @@ class Driver:
 
     def _one(self, ticket: Ticket, retries: int) -> None:
         begin = time.monotonic()
+        with self._lock:
+            self._running += 1
+            self._watch(None, self._running)
         try:
             about = self._outcome(ticket, retries)
         except BaseException:
             # Interrupted, or the driver's own fault: the trial keeps its number and waits for the next invocation.
             self._store.release(ticket)
             raise
+        finally:
+            with self._lock:
+                self._running -= 1
         about = replace(
             about, mode=self._cells.mode, seconds=time.monotonic() - begin, replaces=ticket.replaces,
             attempts=ticket.attempts,
@@ -147,7 +168,7 @@ class Driver:
         with self._lock:
             if about.state == COMPLETE and about.cell and about.same_as is None:
                 self._cells.known.setdefault(about.cell, record)
-            self._watch(record)
+            self._watch(record, self._running)
 
     def _outcome(self, ticket: Ticket, retries: int) -> About:
         cell = ""
@@ -185,7 +206,9 @@ class Driver:
         return About(INFEASIBLE, cell=cell, reason=str(error))
 
     def _known(self, cell: str, ticket: Ticket) -> About | None:
-        """Return what an equal cell gave, if one has been run."""
+        """Return what an equal cell gave, if one has been run and is not to be run again."""
+        if not self._cells.reuse:
+            return None
         with self._lock:
             earlier = self._cells.known.get(cell)
         if earlier is not None:
@@ -203,9 +226,19 @@ class Driver:
             try:
                 return self._evaluate(ticket, trial)
             except RunError as error:
+                if error.code == TAKEN and self._closes():
+                    raise NoRoomError from error
                 if self._aborted or error.code not in LOST or ticket.attempts > retries:
                     raise
                 ticket.attempts += 1
+
+    def _closes(self) -> bool:
+        """Close the slot that asks, unless it is the last one."""
+        with self._lock:
+            if self.slots == 1:
+                return False
+            self.slots -= 1
+            return True
 
     def _count(self, error: OrchError) -> None:
         """Count errors that are alike; the third stops the study."""

@@ -10,15 +10,19 @@ import csv
 import io
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from orch.report.style import INK, PALE, STACKS, STYLE
+from orch.units import format_bytes
 
 Document = Mapping[str, Any]
 _PARTS = 4
 _LEAST = 4
+# Height of a label, as a share of an axis.
+_LABEL = 0.05
 
 
 def texts(found: Document) -> dict[str, str]:
@@ -176,7 +180,7 @@ def _draw_importance(figure: Any, rows: Sequence[Mapping[str, str]], title: str)
 
 
 def _draw_parallel(figure: Any, rows: Sequence[Mapping[str, str]], title: str) -> None:
-    """A line a trial over an axis a setting, the objective on the right; what a trial does not have breaks its line."""
+    """A line a trial over an axis a setting, the objective on the right; dotted past settings that a trial does not have."""
     from matplotlib import colormaps
 
     name, *paths = list(rows[0])[1:]
@@ -193,16 +197,14 @@ def _draw_parallel(figure: Any, rows: Sequence[Mapping[str, str]], title: str) -
         else:
             kinds = sorted(set(values))
             places.append({value: index / max(1, len(kinds) - 1) for index, value in enumerate(kinds)})
-        for value in sorted(places[-1], key=places[-1].__getitem__)[:: max(1, len(places[-1]) // 6)]:
-            axes.text(
-                len(places) - 1.03, places[-1][value], _short(value), fontsize=7, color=INK, ha="right", va="center"
-            )
+        for value, place in apart(places[-1]).items():
+            axes.text(len(places) - 1.03, place, _short(value), fontsize=7, color=INK, ha="right", va="center")
     colours = colormaps["viridis"]
     for row in rows:
-        points = [places[index].get(row[column], float("nan")) for index, column in enumerate(columns)]
-        axes.plot(
-            range(len(columns)), points, color=colours(places[-1][row[name]]), linewidth=0.9, alpha=0.6, marker="."
-        )
+        points = [(index, places[index][row[column]]) for index, column in enumerate(columns) if row[column] != ""]
+        look = {"color": colours(places[-1][row[name]]), "linewidth": 0.9, "alpha": 0.6, "marker": "."}
+        for left, right in pairwise(points):
+            axes.plot(*zip(left, right, strict=True), **look, linestyle="-" if right[0] - left[0] == 1 else ":")
     for index in range(len(columns)):
         axes.axvline(index, color=PALE, linewidth=0.8, zorder=0)
     axes.set_xticks(range(len(columns)), [column.replace("techniques.", "") for column in columns], fontsize=8)
@@ -210,6 +212,16 @@ def _draw_parallel(figure: Any, rows: Sequence[Mapping[str, str]], title: str) -
     axes.spines["left"].set_visible(False)
     axes.set_xlim(-0.5, len(columns) - 0.8)
     axes.set_title(f"{title}: trials, coloured by {name}")
+
+
+def apart(places: Mapping[str, float]) -> dict[str, float]:
+    """Return those of the values along an axis whose labels do not meet, the two ends among them."""
+    order = sorted(places, key=places.__getitem__)
+    kept = order[:1]
+    for value in order[1:-1]:
+        if min(places[value] - places[kept[-1]], places[order[-1]] - places[value]) >= _LABEL:
+            kept.append(value)
+    return {value: places[value] for value in dict.fromkeys([*kept, *order[-1:]])}
 
 
 def _draw_pareto(figure: Any, rows: Sequence[Mapping[str, str]], title: str) -> None:
@@ -234,4 +246,6 @@ def _typed(text: str) -> Any:
 
 def _short(text: str) -> str:
     number = number_of(text)
-    return text if number is None or text[-1:].isalpha() else f"{number:.3g}"
+    if number is not None and text.endswith("B") and text[:-1].isdigit():
+        return format_bytes(number)
+    return text if number is None or text[-1:].isalpha() else f"{number:.4g}"

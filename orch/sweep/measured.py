@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from orch.errors import OrchError
 from orch.experiment.invoke import HERE, refuse, refuse_gang, torch_loading
 from orch.experiment.outcome import mode_of
+from orch.recipe.space import STACK
 from orch.sweep.agreement import agreement
 from orch.sweep.cells import CellStore
-from orch.sweep.doing import SIMULATED, Sweeping, current, drive, facts_of, finish, opened, total_of, tracker
+from orch.sweep.doing import (
+    SIMULATED,
+    Sweeping,
+    confirmed_of,
+    current,
+    drive,
+    facts_of,
+    finish,
+    opened,
+    total_of,
+    tracker,
+)
 from orch.sweep.driver import Found
+from orch.sweep.metrics import Sought
 from orch.sweep.results import Document
 from orch.sweep.settings import Trial
 from orch.sweep.simulated import Simulator
-from orch.sweep.study import Store, Ticket, best_of, feasible
+from orch.sweep.study import Record, Store, Ticket, best_of, feasible
 from orch.track.tracker import RunLog
 from orch.track.trials import TrialLog
 
@@ -61,11 +73,14 @@ def _trials(doing: Sweeping, on: str, store: Store, cells: Any, run: RunLog) -> 
     if sweep.simulate_first is not None:
         more["agreement"] = agreement(records, sought.objectives[0])
     if best is not None and sweep.confirm and not more["stopped"] and doing.asked.only is None:
-        recipe = confirm.pair(doing.settings, best.params)
-        if recipe is not None:
+        kept, recipe = store.kept(CONFIRMED), confirm.pair(doing.settings, best.params)
+        if kept is not None and kept["number"] == best.number:
+            more[CONFIRMED] = kept["found"]
+        elif recipe is not None:
             doing.terminal.stage(f"measuring trial {best.number} again, in fresh blocks beside {recipe.baseline.name}")
             log = TrialLog(None if run.path is None else run.path / "trials" / CONFIRMED)
             more[CONFIRMED] = confirm.measured(bench, recipe, sought, log)
+            store.keep(CONFIRMED, {"number": best.number, "found": more[CONFIRMED]})
     return finish(doing, store, run, more)
 
 
@@ -81,12 +96,31 @@ def _simulate_first(doing: Sweeping, store: Store) -> None:
 
     doing.terminal.stage(f"searching in simulation first: {first.trials} trials")
     drive(doing, predictions, cells, evaluate, None, total=first.trials)
-    objective = doing.sought.objectives[0]
     fit = [record for record in feasible(predictions.records(), doing.sought) if record.about.same_as is None]
-    chosen = heapq.nsmallest(
-        first.confirm, fit, key=lambda record: (objective.loss(record.about.values[objective.metric]), record.number)
-    )
-    known: list[Mapping[str, Any]] = [record.params for record in store.records()]
-    for record in chosen[: max(0, first.confirm - store.count())]:
-        if record.params not in known:
-            store.enqueue(predictions.raw_params(record.number), predicted=dict(record.about.values))
+    known = store.proposed()
+    for record in apart(best_first(fit, doing.sought))[: confirmed_of(doing)]:
+        params = predictions.raw_params(record.number)
+        if params not in known and store.count() < confirmed_of(doing):
+            store.enqueue(params, predicted=dict(record.about.values))
+
+
+def apart(records: Sequence[Record]) -> list[Record]:
+    """Return records without those of which all that is predicted equals an earlier one of the same stack: their plans have
+    come out alike, and one measurement tells of both.
+    """
+    found: dict[object, Record] = {}
+    for record in records:
+        found.setdefault((record.params[STACK], *sorted(record.about.values.items())), record)
+    return list(found.values())
+
+
+def best_first(records: Sequence[Record], sought: Sought) -> list[Record]:
+    """Return records, the best first; with several objectives those that no other dominates, then of the others those."""
+    first, left, found = sought.objectives[0], list(records), list[Record]()
+    while left:
+        points = [sought.of_values(record.about.values) for record in left]
+        front = set(sought.front(points) if len(sought.objectives) > 1 else range(len(left)))
+        chosen = [record for place, record in enumerate(left) if place in front]
+        found += sorted(chosen, key=lambda record: (first.loss(record.about.values[first.metric]), record.number))
+        left = [record for place, record in enumerate(left) if place not in front]
+    return found

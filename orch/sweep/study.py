@@ -185,6 +185,7 @@ class Store:
                     return None
                 frozen = self._created({})
             self._study.sampler = self.plan.samplers.at(frozen.number)
+            self._study._thread_local.cached_all_trials = None  # as Study.ask does: what other slots told since counts
             trial = optuna.Trial(self._study, frozen._trial_id)
             attempts = int(frozen.user_attrs.get("orch.attempts", 0)) + 1
             if attempts > 1:
@@ -199,6 +200,19 @@ class Store:
                 user_attrs={f"orch.{name}": value for name, value in attributes.items()},
             )  # fmt: skip
             return self._storage.get_trial(self._storage.create_new_trial(self._id, frozen)).number
+
+    def proposed(self) -> list[dict[str, Any]]:
+        """Return the parameters of every trial, as Optuna keeps them, of those that wait too."""
+        frozen = self._study.get_trials(deepcopy=False)
+        return [dict(trial.system_attrs.get("fixed_params") or trial.params) for trial in frozen]
+
+    def keep(self, name: str, value: Any) -> None:
+        """Keep something about the study."""
+        self._study.set_user_attr(f"orch.{name}", json.loads(json.dumps(value, default=str)))
+
+    def kept(self, name: str) -> Any:
+        """Return what `keep` was given last, by any invocation; None for nothing."""
+        return self._study.user_attrs.get(f"orch.{name}")
 
     def count(self) -> int:
         """Return how many trials the study has; one that another replaces does not count."""

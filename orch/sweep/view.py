@@ -26,18 +26,19 @@ class View:
         self._began = time.monotonic()
         self._said = 0.0
 
-    def __call__(self, record: Record, running: int = 0) -> None:
-        """Take in a trial that ended."""
-        self._done += 1
-        self._states[record.state] += 1
-        if record.state == COMPLETE:
-            self._best = best_of([*([self._best] if self._best else []), record], self._sought)
+    def __call__(self, record: Record | None, running: int) -> None:
+        """Take in a trial that ended, None for one that began; `running` are at work now."""
+        if record is not None:
+            self._done += 1
+            self._states[record.state] += 1
+            if record.state == COMPLETE:
+                self._best = best_of([*([self._best] if self._best else []), record], self._sought)
         now = time.monotonic()
         if now - self._said >= _EVERY_S:
             self._said = now
             self._terminal.line(self.text(now, running))
 
-    def text(self, now: float, running: int = 0) -> str:
+    def text(self, now: float, running: int) -> str:
         """Return the line: done of total, best so far, running, how the others ended, time left."""
         done = sum(self._states.values())
         parts = [f"{done} of {self._total} trials" if self._total else f"{done} trials"]

@@ -26,8 +26,14 @@ class Bench:
         plan = Plan("s", str(root / "s.journal"), recipe.space, sought, samplers, recipe.sweep.pruner)
         self.store = Store(plan, {}, root / "turn")
         self.seen: list[Record] = []
+        self.running: list[int] = []
         self.cells = Cells("measured", {}, **settings)
-        self.driver = Driver(self.store, Settings(recipe), self.cells, evaluate, self.seen.append)
+        self.driver = Driver(self.store, Settings(recipe), self.cells, evaluate, self.see)
+
+    def see(self, record: Record | None, running: int) -> None:
+        self.running.append(running)
+        if record is not None:
+            self.seen.append(record)
 
     def states(self) -> list[str]:
         return [record.state for record in self.store.records()]
@@ -175,6 +181,34 @@ def test_slots_are_refilled_at_once(bench) -> None:
     found.driver.run(6, parallel=2)
     assert found.states() == ["complete"] * 6
     assert sorted(ended) == [1, 2, 3, 4, 5]
+    assert max(found.running) == 2
+
+
+def test_where_machines_are_taken_fewer_trials_run_at_a_time(bench) -> None:
+    """A cluster with room for one gang: the other slots close, and what they had begun is run by the one that is left."""
+    first_runs, refused = threading.Event(), threading.Event()
+
+    def evaluate(ticket, trial):
+        if ticket.number == 0 and not refused.is_set():
+            first_runs.set()
+            assert refused.wait(60)
+        elif not refused.is_set():
+            assert first_runs.wait(60)
+            refused.set()
+            raise RunError("2 CPUs did not become free", code="E722")
+        return Found({"step_time": 1.0 + ticket.number})
+
+    found = bench(evaluate)
+    found.driver.run(4, parallel=2)
+    assert found.states() == ["complete"] * 4
+    assert found.driver.slots == 1
+    assert [record.about.attempts for record in found.store.records()] == [1] * 4
+
+
+def test_machines_that_never_become_free_fail_the_trial(bench) -> None:
+    found = bench(answers(RunError("2 CPUs did not become free", code="E722"), 1.0))
+    found.driver.run(2)
+    assert found.states() == ["failed", "complete"]
 
 
 def test_a_fault_in_one_slot_ends_all_and_leaves_none_running(bench) -> None:

@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from orch.sweep.figures import draw, importance, number_of, texts
+from orch.sweep.figures import apart, draw, importance, number_of, texts
 from orch.sweep.metrics import Objective, Sought
 from orch.sweep.results import document
 from orch.sweep.study import About, Record
@@ -63,6 +63,12 @@ def test_every_figure_is_drawn(tmp_path) -> None:
     written = draw(tmp_path, "s")
     assert {path.stem for path in written} == set(made)
     assert all(path.stat().st_size > 5000 for path in written)
+
+
+def test_labels_of_an_axis_do_not_meet() -> None:
+    places = {"1": 0.0, "2": 0.01, "5": 0.3, "6": 0.34, "9": 0.97, "10": 1.0}
+    assert list(apart(places)) == ["1", "5", "10"]
+    assert apart({"a": 0.0}) == {"a": 0.0}
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,15 @@ def test_equal_cells_are_worked_out_once(simulate, monkeypatch) -> None:
     assert len(seen) == len(set(seen)) == 3
 
 
+def test_equal_cells_are_worked_out_again_when_asked(simulate, monkeypatch) -> None:
+    real, seen = Simulator.values, []
+    monkeypatch.setattr(Simulator, "values", lambda self, trial: seen.append(trial.stack) or real(self, trial))
+    over = "sweep.over={stack: [merged, small], techniques.acp-sgd.rank: [1, 2]}"
+    found = simulate(over, "sweep.confirm=false", "sweep.reuse=false", trials=12)
+    assert len(seen) == 12
+    assert not any("same_as" in trial for trial in found["trials"])
+
+
 def test_a_grid_has_the_size_of_its_space(simulate) -> None:
     found = simulate(
         "sweep.over={stack: [merged, small], techniques.acp-sgd.rank: [1, 2]}", "sweep.sampler=GridSampler"

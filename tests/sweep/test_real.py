@@ -119,7 +119,7 @@ def test_a_killed_worker_costs_no_trial(recipe, tmp_path) -> None:
             os.kill(killed[0], signal.SIGKILL)  # the next gang is made of these workers, or fails by them
         return doing.bench(ticket, trial)
 
-    driver = Driver(doing.store, doing.settings, Cells("measured", {}), evaluate, lambda record: None)
+    driver = Driver(doing.store, doing.settings, Cells("measured", {}), evaluate, lambda record, running: None)
     driver.run(2)
     assert [record.state for record in doing.store.records()] == ["complete", "complete"]
     end_all()
