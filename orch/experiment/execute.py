@@ -208,7 +208,9 @@ class Execution:
                     begun = work.block
                     self._measure_again(begun or 0, outcome)
                 self._block(trained, work.block if self._timed else None, work.steps)
-            if work.judgements > len(trained.judged):
+            # A trial is compared by what it comes to: only a target may want to know what it began with.
+            spared = self._known is not None and work.judgements == 1 and self._recipe.target is None
+            if work.judgements > len(trained.judged) and not spared:
                 self._judge(trained)
                 self._keep(trained)
                 if work.block is not None and self._after_block is not None:

@@ -151,6 +151,9 @@ def _parameters(path: str, spec: Over, node: Node, stacks: Mapping[str, Stack]) 
     if keys[0] in _NOT_SWEPT and not (keys[0] == "stacks" and len(keys) == 4):
         hint = "vary `stack`, knobs as techniques.NAME.KNOB, or settings of model, data, train, cluster, measure"
         raise OrchError(f"{keys[0]} cannot be varied", code="E240", where=node.place, hint=hint)
+    if keys[0] == "techniques" and len(keys) < 3 and (spec.choices is not None or spec.low is not None):
+        hint = "name a knob: techniques.NAME.KNOB; techniques.NAME: auto varies all of a technique's"
+        raise OrchError(f"{path} is no single setting", code="E240", where=node.place, hint=hint)
     when = tuple((name, tuple(values)) for name, values in spec.when.items())
     if spec.choices is None and spec.low is None:
         yield from (replace(own, when=when) for own in _own(path, keys, node))

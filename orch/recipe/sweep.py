@@ -5,6 +5,7 @@ Short forms are written out before this schema sees them: a list of choices, one
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any, Literal
 
@@ -62,7 +63,7 @@ def bound_value(metric: str, value: object) -> float:
     """Return a bound of a metric as an SI float. Raises ValueError for a missing or wrong unit."""
     if metric in UNITS:
         return UNITS[metric].parse(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ValueError(f"must be a number; it is {value!r}")
     return float(value)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 import optuna
@@ -32,6 +33,9 @@ ENUMERATED = ("GridSampler", "BruteForceSampler")
 _ONE_SEQUENCE = ("QMCSampler",)
 MOST_CELLS = 1_000_000
 FINE = 1e-4
+_SCALARS: dict[str, type | tuple[type, ...]] = {
+    "int": int, "float": (int, float), "bool": bool, "str": str, "None": type(None),
+}  # fmt: skip
 
 
 class Samplers:
@@ -43,8 +47,15 @@ class Samplers:
         self._cells = list(cells(space)) if self._name in ENUMERATED else None
         if self._cells is not None and self._arguments:
             raise OrchError(f"{self._name} takes no arguments here: it runs every cell once", code="E632")
+        if "seed" in self._arguments:
+            raise OrchError(f"{self._name}: the seed is the sweep's", code="E632", hint="write sweep: {seed: 1}")
         # Kept for all trials: what it has worked out about earlier ones is worth more than a clean start.
         self._sampler = Enumerated(self._cells) if self._cells is not None else self._made()
+
+    @property
+    def name(self) -> str:
+        """Optuna's name of the sampler."""
+        return self._name
 
     @property
     def size(self) -> int | None:
@@ -81,15 +92,38 @@ def pruner_of(named: Mapping[str, Mapping[str, Any]]) -> optuna.pruners.BasePrun
 
 
 def _made(module: Any, name: str, arguments: Mapping[str, Any]) -> Any:
+    kind = getattr(module, name)
     try:
-        return getattr(module, name)(**arguments)
-    except ImportError as error:
-        missing = str(error).splitlines()[0]
-        raise OrchError(f"{name} needs a library that is not installed: {missing}", code="E632") from None
-    except (TypeError, ValueError) as error:
-        reason = str(error).splitlines()[0].replace(f"{name}.__init__() ", "")
-        hint = f"its arguments: help(optuna.{module.__name__.split('.')[-1]}.{name})"
-        raise OrchError(f"{name}: {reason}", code="E632", hint=hint) from None
+        _refuse_types(kind, arguments)
+        return kind(**arguments)
+    except (ImportError, TypeError, ValueError) as error:
+        raise refused(name, module.__name__.split(".")[-1], error) from None
+
+
+def refused(name: str, family: str, error: Exception) -> OrchError:
+    """Return what to tell a user of a sampler or pruner that does not work as asked for; `family` is Optuna's module."""
+    reason = str(error).splitlines()[0].replace(f"{name}.__init__() ", "") if str(error) else type(error).__name__
+    if isinstance(error, ImportError):
+        return OrchError(f"{name} needs a library that is not installed: {reason}", code="E632")
+    return OrchError(f"{name}: {reason}", code="E632", hint=f"its arguments: help(optuna.{family}.{name})")
+
+
+def _refuse_types(kind: Any, arguments: Mapping[str, Any]) -> None:
+    """Raise ValueError for an argument of another type than Optuna declares: Optuna itself would fail a trial by it."""
+    parameters = signature(kind.__init__).parameters
+    for name, value in arguments.items():
+        if name not in parameters:
+            continue
+        declared = str(parameters[name].annotation).removeprefix("<class '").removesuffix("'>")
+        kinds = [part.strip() for part in declared.split("|")]
+        told = {part: _SCALARS[part] for part in kinds if part in _SCALARS}
+        fits = isinstance(value, tuple(told.values())) and (not isinstance(value, bool) or "bool" in told)
+        if told and not fits:
+            words = (
+                " or ".join(part for part in told if part != "None")
+                or "left out: it is no value that a recipe can hold"
+            )
+            raise ValueError(f"{name} must be {words}; it is {value!r}")
 
 
 def seed_of(seed: int, number: int) -> int:

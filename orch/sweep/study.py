@@ -23,7 +23,7 @@ from orch.errors import OrchError
 from orch.recipe.space import Parameter
 from orch.sweep.journal import Journal, locked
 from orch.sweep.metrics import Sought, key
-from orch.sweep.samplers import Samplers, distribution, from_category, pruner_of
+from orch.sweep.samplers import Samplers, distribution, from_category, pruner_of, refused
 from orch.track.directory import slug
 from orch.track.state import Owner
 
@@ -190,7 +190,12 @@ class Store:
             attempts = int(frozen.user_attrs.get("orch.attempts", 0)) + 1
             if attempts > 1:
                 trial.set_user_attr("orch.attempts", attempts)
-            return Ticket(frozen.number, self._chosen(trial), trial, attempts, frozen.user_attrs.get("orch.replaces"))
+            try:
+                chosen = self._chosen(trial)
+            except (ImportError, TypeError, ValueError) as error:  # of the sampler: nothing else decides here
+                self._storage.set_trial_state_values(frozen._trial_id, TrialState.WAITING)
+                raise refused(self.plan.samplers.name, "samplers", error) from error
+            return Ticket(frozen.number, chosen, trial, attempts, frozen.user_attrs.get("orch.replaces"))
 
     def enqueue(self, params: Mapping[str, Any], **attributes: Any) -> int:
         """Add a trial with these parameters (as Optuna keeps them), to be run by whoever asks next; return its number."""

@@ -48,7 +48,11 @@ def test_a_grid_of_a_range_without_step_is_refused_at_its_place() -> None:
     ("named", "line"),
     [
         ({"TPESampler": {"n_startup": 5}}, "TPESampler: got an unexpected keyword argument 'n_startup'"),
-        ({"TPESampler": {"n_startup_trials": "x", "gamma": 1, "none": 2}}, "TPESampler: "),
+        ({"TPESampler": {"n_startup_trials": "x"}}, "TPESampler: n_startup_trials must be int; it is 'x'"),
+        ({"TPESampler": {"n_startup_trials": True}}, "TPESampler: n_startup_trials must be int; it is True"),
+        ({"TPESampler": {"gamma": 1}}, "TPESampler: gamma must be left out: it is no value that a recipe can hold"),
+        ({"TPESampler": {"seed": 1}}, "TPESampler: the seed is the sweep's; write sweep: {seed: 1}"),
+        ({"QMCSampler": {"qmc_type": 5}}, "QMCSampler: qmc_type must be str; it is 5"),
         ({"GridSampler": {"search_space": {}}}, "GridSampler takes no arguments here"),
     ],
 )
@@ -57,6 +61,11 @@ def test_arguments_that_optuna_does_not_take(named: dict, line: str) -> None:
         Samplers(named, 0, [STACK])
     assert caught.value.code == "E632"
     assert line in str(caught.value)
+
+
+def test_arguments_of_the_declared_types_pass() -> None:
+    Samplers({"TPESampler": {"n_startup_trials": 3, "multivariate": None, "group": False}}, 0, [STACK])
+    assert isinstance(pruner_of({"ThresholdPruner": {"upper": 1}}), optuna.pruners.ThresholdPruner)
 
 
 def test_a_pruner_takes_optunas_arguments() -> None:

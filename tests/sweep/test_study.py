@@ -212,3 +212,15 @@ def test_changes_are_named_by_path() -> None:
 
 def test_a_journal_lies_beside_the_runs(tmp_path) -> None:
     assert journal_path(tmp_path, "my recipe", "a/b").parent.parent.parent == tmp_path
+
+
+def test_a_sampler_that_cannot_propose_gives_the_trial_back(recipe, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = store(recipe("sweep.sampler=TPESampler"), tmp_path)
+    monkeypatch.setattr(
+        found, "_chosen", lambda trial: (_ for _ in ()).throw(ModuleNotFoundError("No module named 'cmaes'"))
+    )
+    with pytest.raises(OrchError, match=r"^TPESampler needs a library that is not installed: No module .*\[E632\]$"):
+        found.ask(3)
+    assert [record.state for record in found.records()] == ["waiting"]
+    monkeypatch.undo()
+    assert found.ask(3).number == 0
