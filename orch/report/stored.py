@@ -78,6 +78,10 @@ class StoredRun:
 
     def stack(self, name: str) -> StoredStack:
         """Return a stack of it. Raises OrchError E641 for one it does not have."""
+        if name not in self.stacks and "trials" in self.results:
+            place = self.directory.path / "trials"
+            hint = f"of a sweep that measured, give one of {place}/*; confirmed is the best beside the baseline"
+            raise OrchError(f"run {self.id} is a sweep, which has trials and no stacks", code="E641", hint=hint)
         if name not in self.stacks:
             hint = did_you_mean(name, self.stacks) or f"its stacks: {', '.join(self.stacks)}"
             raise OrchError(f"run {self.id} has no stack {quoted(name)}", code="E641", hint=hint)

@@ -129,6 +129,8 @@ def prepare(worker: Place, subject: Subject) -> dict[str, Any]:
     model = subject.model.build(seed=0)
     if isinstance(subject.model, PythonModel) or subject.batch == 1:  # too few for some batch normalisations
         refuse_misfit(subject.model, model, loaded, subject.batch)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    del model
     _settle(worker)
     return {
         "rank": worker.rank,
@@ -138,7 +140,7 @@ def prepare(worker: Place, subject: Subject) -> dict[str, Any]:
         "niceness": os.nice(0),
         "device": worker.device,
         "data": loaded.facts(),
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "parameters": parameters,
     }
 
 

@@ -60,7 +60,6 @@ class Bench:
         recipe = self.recipe_of(trial)
         refuse(recipe)
         log = TrialLog(None if self.root is None else self.root / "trials" / str(ticket.number))
-        log.write("recipe.yaml", json.dumps(recipe.resolved(), indent=1, default=str) + "\n")
 
         def after_block(trained: Trained) -> None:
             if trained.stack == trial.stack:
@@ -84,6 +83,8 @@ class Bench:
     ) -> Outcome:
         """Run a recipe on warm workers. Raises what the run raises; out of memory, and a loss that is no number, as
         InfeasibleError."""
+        log.write("recipe.yaml", json.dumps(recipe.resolved(), indent=1, default=str) + "\n")
+        log.write("run.json", _facts(recipe, mode_of(self.on)))
         killed = killed_for_memory()
         with (
             open_gang(recipe, self.on, None if log.path is None else log.path / "logs") as gang,
@@ -161,6 +162,14 @@ class _Hosts(Quiet):
         """Training begins: the workers are known by now."""
         if self.execution is not None:
             self._bench._meet(self._number, self.execution.workers)
+
+
+def _facts(recipe: Recipe, mode: str) -> dict[str, Any]:
+    """Return what makes a trial's folder a run that can be compared and reported."""
+    return {
+        "recipe": recipe.name, "mode": mode, "stacks": {name: name for name in recipe.stacks},
+        "seeds": list(recipe.seeds), "baseline": recipe.baseline.name,
+    }  # fmt: skip
 
 
 def course_of(trained: Trained, metric: str, recipe: Recipe) -> float:

@@ -49,3 +49,11 @@ def test_a_damaged_directory_says_what_is_missing(measured) -> None:
         again.cluster  # noqa: B018
     with pytest.raises(OrchError, match="does not hold the plan of stack 'plain'"):
         again.stack("plain").plan  # noqa: B018
+
+
+def test_a_sweep_says_where_its_runs_are(measured) -> None:
+    run = measured()
+    (run.directory.path / "run.json").write_text("{}", encoding="utf-8")
+    (run.directory.path / "results.json").write_text('{"trials": []}', encoding="utf-8")
+    with pytest.raises(OrchError, match=r"is a sweep, which has trials and no stacks; .*/trials/\*; .*\[E641\]$"):
+        StoredRun(run.directory).stack("plain")

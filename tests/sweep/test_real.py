@@ -13,6 +13,7 @@ import pytest
 from orch.errors import OrchError
 from orch.gang import end_all, make_gang
 from orch.recipe import load
+from orch.report.stored import StoredRun
 from orch.sweep import real
 from orch.sweep.driver import Cells, Driver
 from orch.sweep.metrics import InfeasibleError, Objective, Sought
@@ -21,6 +22,7 @@ from orch.sweep.real import Bench, refuse_course
 from orch.sweep.samplers import Samplers
 from orch.sweep.settings import Settings
 from orch.sweep.study import Plan, Store
+from orch.track.directory import RunDirectory
 
 ALL = ("step_time", "throughput", "speedup", "payload", "wire", "memory", "loss", "val_loss", "val_accuracy")
 SMALL = {"stack": "small", "techniques.mg-wfbp.planner": "greedy", "techniques.acp-sgd.rank": 2}
@@ -58,6 +60,7 @@ def test_every_metric_of_a_trial_and_what_is_kept_of_it(recipe, tmp_path) -> Non
     results = json.loads((folder / "results.json").read_text())
     assert set(results["stacks"]) == {"ddp", "small"}  # a speed-up has a baseline beside it
     assert (folder / "logs/rank1.log").exists()
+    assert StoredRun(RunDirectory(folder)).stack("small").step_time_s > 0
     again = load(folder / "recipe.yaml")
     assert again.stacks["small"].members[0].config.rank == 2
     assert not found.contended
