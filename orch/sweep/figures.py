@@ -1,4 +1,4 @@
-"""The figures of a sweep as data: history, importance, parallel coordinates, Pareto front; drawn from their CSV alone.
+"""The figures of a sweep as data: history, importance, parallel coordinates, Pareto front, agreement; drawn from their CSV.
 
 Importance is the share of the variance of the objective that one setting's value explains by itself, among the trials
 in which it was varied: eta squared of a one-way analysis, ranges cut into four parts of equal count.
@@ -38,6 +38,9 @@ def texts(found: Document) -> dict[str, str]:
         front = set(found["pareto"])
         rows = [[t["number"], *(t["values"][name] for name in names), int(t["number"] in front)] for t in trials]
         made["pareto"] = [["trial", *names, "front"], *rows]
+    if (agreed := found.get("agreement")) is not None:
+        rows = [[pair["number"], pair["predicted"], pair["measured"]] for pair in agreed["trials"]]
+        made["agreement"] = [["trial", f"predicted {agreed['objective']}", f"measured {agreed['objective']}"], *rows]
     return {name: _csv(rows) for name, rows in made.items()}
 
 
@@ -133,7 +136,7 @@ def draw(folder: Path, title: str) -> list[Path]:
     written = []
     with matplotlib.rc_context(STYLE):
         for name, painter in {"history": _draw_history, "importance": _draw_importance, "parallel": _draw_parallel,
-                              "pareto": _draw_pareto}.items():  # fmt: skip
+                              "pareto": _draw_pareto, "agreement": _draw_agreement}.items():  # fmt: skip
             path = folder / f"{name}.csv"
             if path.exists():
                 with path.open(encoding="utf-8", newline="") as file:
@@ -238,6 +241,25 @@ def _draw_pareto(figure: Any, rows: Sequence[Mapping[str, str]], title: str) -> 
     axes.set_ylabel(up)
     axes.set_title(f"{title}: Pareto front")
     axes.legend(frameon=False, fontsize=8)
+
+
+def _draw_agreement(figure: Any, rows: Sequence[Mapping[str, str]], title: str) -> None:
+    """Predicted against measured, a dot a trial; on the line both are the same."""
+    _, across, up = rows[0]
+    figure.set_size_inches(4.6, 4.2)
+    axes = figure.subplots()
+    points = [(float(row[across]), float(row[up])) for row in rows]
+    low, high = (pick(value for point in points for value in point) for pick in (min, max))
+    spare = 0.08 * (high - low) or 0.08 * abs(high) or 1.0
+    axes.plot([low - spare, high + spare], [low - spare, high + spare], color=PALE, linewidth=0.9, zorder=0)
+    axes.plot(*zip(*points, strict=True), "o", color=STACKS[1], markersize=4)
+    for row, point in zip(rows, points, strict=True):
+        axes.annotate(row["trial"], point, textcoords="offset points", xytext=(4, 3), fontsize=7, color=INK)
+    axes.set_xlim(low - spare, high + spare)
+    axes.set_ylim(low - spare, high + spare)
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.set_title(f"{title}: prediction and measurement")
 
 
 def _typed(text: str) -> Any:

@@ -57,7 +57,10 @@ def test_a_sweep_without_a_complete_trial_has_no_figure() -> None:
 
 
 def test_every_figure_is_drawn(tmp_path) -> None:
-    made = texts(document("s", "simulated", RECORDS, TWO, {}))
+    pairs = [{"number": 0, "predicted": 2.5, "measured": 3.0}, {"number": 1, "predicted": 1.0, "measured": 1.0}]
+    agreed = {"agreement": {"objective": "step_time_s", "trials": pairs}}
+    made = texts(document("s", "measured", RECORDS, TWO, agreed))
+    assert rows(made["agreement"])[0] == {"trial": "0", "predicted step_time_s": "2.5", "measured step_time_s": "3.0"}
     for name, text in made.items():
         (tmp_path / f"{name}.csv").write_text(text)
     written = draw(tmp_path, "s")
