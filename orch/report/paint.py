@@ -177,7 +177,7 @@ def pareto(figure: Any, rows: Rows, tables: Tables, title: str) -> None:
                   drawstyle="steps-post", label="no other is better in both")  # fmt: skip
     for x, y, row in points:
         best = row["front"] == "1"
-        axes.plot(x, y, marker="o", markersize=8, color=shades[row["stack"]], linestyle="none", zorder=3,
+        axes.plot(x, y, marker="o", markersize=8, color=shades[row["stack"]], linestyle="none", zorder=3, clip_on=False,
                   markerfacecolor=shades[row["stack"]] if best else "white", label=row["stack"])  # fmt: skip
     axes.margins(0.12)
     if wire:
