@@ -111,23 +111,6 @@ def test_two_objectives_prune_what_others_dominate(recipe, tmp_path, monkeypatch
     assert doing.store.courses(but=99) == [{1: [1.0, 1.0], 2: [1.0, 1.0]}]
 
 
-def test_a_killed_worker_costs_no_trial(recipe, tmp_path) -> None:
-    doing = Sweeping(recipe(), tmp_path, sought("step_time"))
-    killed: list[int] = []
-
-    def evaluate(ticket, trial):
-        if not killed:
-            with make_gang("processes", 2, threads=max(1, len(os.sched_getaffinity(0)) // 2)) as gang:
-                killed.append(gang.call(_pid)[1])
-            os.kill(killed[0], signal.SIGKILL)  # the next gang is made of these workers, or fails by them
-        return doing.bench(ticket, trial)
-
-    driver = Driver(doing.store, doing.settings, Cells("measured", {}), evaluate, lambda record, running: None)
-    driver.run(2)
-    assert [record.state for record in doing.store.records()] == ["complete", "complete"]
-    end_all()
-
-
 @pytest.mark.parametrize("metric", ["loss", "val_loss"])
 def test_a_loss_that_is_no_number_is_infeasible(recipe, tmp_path, metric: str) -> None:
     base = recipe("train.optimizer.sgd.lr=1e30", "measure={blocks: 1, steps: 4, warmup: 0}")
@@ -151,3 +134,20 @@ def test_trials_that_met_on_one_machine_are_tagged(recipe, tmp_path) -> None:
     assert bench._contended == set()
     bench._meet(3, [{"host": "b"}, {"host": "c"}])
     assert bench._contended == {2, 3}
+
+
+def test_a_killed_worker_costs_no_trial(recipe, tmp_path) -> None:
+    doing = Sweeping(recipe(), tmp_path, sought("step_time"))
+    killed: list[int] = []
+
+    def evaluate(ticket, trial):
+        if not killed:
+            with make_gang("processes", 2, threads=max(1, len(os.sched_getaffinity(0)) // 2)) as gang:
+                killed.append(gang.call(_pid)[1])
+            os.kill(killed[0], signal.SIGKILL)  # the next gang is made of these workers, or fails by them
+        return doing.bench(ticket, trial)
+
+    driver = Driver(doing.store, doing.settings, Cells("measured", {}), evaluate, lambda record, running: None)
+    driver.run(2)
+    assert [record.state for record in doing.store.records()] == ["complete", "complete"]
+    end_all()
