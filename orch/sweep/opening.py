@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from typing import Any, Literal
 import optuna
 
 from orch.errors import OrchError
-from orch.sweep.study import Plan, Store, changes, storage_of
+from orch.sweep.study import Plan, Store, storage_of
 from orch.track import encoding
 
 Answer = Literal["keep", "redo", "diff"]
@@ -151,3 +152,16 @@ def _show(found: list[str], place: Path, name: str, around: Surroundings, say: C
             then, now = (str(texts.get(file, "")).splitlines() for texts in (before, files))
             for line in difflib.unified_diff(then, now, f"{file} (then)", f"{file} (now)", lineterm=""):
                 say(line)
+
+
+def changes(old: Any, new: Any, path: str = "") -> Iterator[str]:
+    """Yield a line for every difference of two facts of a study."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in dict.fromkeys([*old, *new]):
+            yield from changes(old.get(name), new.get(name), f"{path}.{name}" if path else str(name))
+    elif old != new:
+        yield f"{path}: {_text(old)} -> {_text(new)}"
+
+
+def _text(value: Any) -> str:
+    return "(not there)" if value is None else json.dumps(value, ensure_ascii=False, default=str)

@@ -365,19 +365,6 @@ def journal_path(root: Path, recipe: str, study: str) -> Path:
     return root / slug(recipe) / "sweeps" / f"{slug(study)}.journal"
 
 
-def changes(old: Any, new: Any, path: str = "") -> Iterator[str]:
-    """Yield a line for every difference of two facts of a study."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        for name in dict.fromkeys([*old, *new]):
-            yield from changes(old.get(name), new.get(name), f"{path}.{name}" if path else str(name))
-    elif old != new:
-        yield f"{path}: {_text(old)} -> {_text(new)}"
-
-
-def _text(value: Any) -> str:
-    return "(not there)" if value is None else json.dumps(value, ensure_ascii=False, default=str)
-
-
 def best_of(records: Sequence[Record], sought: Sought) -> Record | None:
     """Return the best complete trial that keeps to the constraints: the first objective decides among equals of a front."""
     fit = feasible(records, sought)

@@ -9,6 +9,7 @@ import pytest
 
 from orch.errors import OrchError
 from orch.sweep import code
+from orch.sweep.opening import changes
 
 
 @pytest.fixture
@@ -110,3 +111,8 @@ def test_on_a_terminal_the_user_is_asked(simulate, edited, monkeypatch: pytest.M
     assert text.count("[keep/redo/diff]") == 3
     assert "+_ROWS = 65" in text
     edited()
+
+
+def test_changes_are_named_by_path() -> None:
+    old, new = {"a": {"b": 1, "c": 2}, "d": [1]}, {"a": {"b": 1, "c": 3}, "e": 0}
+    assert list(changes(old, new)) == ["a.c: 2 -> 3", "d: [1] -> (not there)", "e: (not there) -> 0"]

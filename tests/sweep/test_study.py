@@ -13,7 +13,7 @@ import pytest
 from orch.errors import OrchError
 from orch.sweep.metrics import Constraint, Objective, Sought
 from orch.sweep.samplers import Samplers
-from orch.sweep.study import About, Plan, Record, Store, best_of, changes, journal_path, storage_of
+from orch.sweep.study import About, Plan, Record, Store, best_of, journal_path, storage_of
 
 TIME = Sought((Objective("step_time", False),))
 DEAD = {"host": "x", "boot": "y", "pid": 1, "born": "0"}
@@ -203,11 +203,6 @@ def test_a_record_as_json() -> None:
     }  # fmt: skip
     assert Record(4, "running", {}, About("running")).to_json()["values"] is None
     json.dumps(Record(3, "complete", {}, about).to_json())
-
-
-def test_changes_are_named_by_path() -> None:
-    old, new = {"a": {"b": 1, "c": 2}, "d": [1]}, {"a": {"b": 1, "c": 3}, "e": 0}
-    assert list(changes(old, new)) == ["a.c: 2 -> 3", "d: [1] -> (not there)", "e: (not there) -> 0"]
 
 
 def test_a_journal_lies_beside_the_runs(tmp_path) -> None:
