@@ -38,6 +38,8 @@ class Slot(Enum):
     FEEDBACK = ("feedback", "what happens to the part of a gradient that was not sent")
     EXCHANGE = ("exchange", "how payloads that no all-reduce can add are aggregated")
     SCHEDULE = ("schedule", "which gradients share a collective, and when it is sent")
+    CODEC = ("codec", "how rows of a mixture-of-experts layer are written while they travel")
+    ALL_TO_ALL = ("all-to-all", "by which way rows of a mixture-of-experts layer get from rank to rank")
     EXPERTS = ("experts", "how the tasks inside a mixture-of-experts layer are cut and ordered")
 
     def __init__(self, label: str, summary: str) -> None:
@@ -48,6 +50,11 @@ class Slot(Enum):
     def rank(self) -> int:
         """Place in the order of passes."""
         return list(Slot).index(self)
+
+    @property
+    def of_mixtures(self) -> bool:
+        """Whether only models with mixtures of experts have this part."""
+        return self in (Slot.CODEC, Slot.ALL_TO_ALL, Slot.EXPERTS)
 
 
 class Knobs(BaseModel):

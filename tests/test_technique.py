@@ -76,6 +76,8 @@ def test_passes_run_in_the_order_of_slots():
         Slot.FEEDBACK,
         Slot.EXCHANGE,
         Slot.SCHEDULE,
+        Slot.CODEC,
+        Slot.ALL_TO_ALL,
         Slot.EXPERTS,
     ]
 

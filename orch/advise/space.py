@@ -49,13 +49,13 @@ def own(recipe: Recipe) -> Iterator[Candidate]:
 
 
 def singles(recipe: Recipe) -> Iterator[Candidate]:
-    """Yield every technique as a stack of its own, with the recipe's knobs or the defaults; those of experts where the
+    """Yield every technique as a stack of its own, with the recipe's knobs or the defaults; those of mixtures where the
     model has some.
     """
     mixtures = bool(recipe.model.profile(recipe.data).mixtures)
     for name in registry.techniques():
         technique = registry.technique(name)
-        if technique.slot not in _LEFT_TO_DEFAULTS and (mixtures or technique.slot is not Slot.EXPERTS):
+        if technique.slot not in _LEFT_TO_DEFAULTS and (mixtures or not technique.slot.of_mixtures):
             yield from _stacked(recipe, [technique])
 
 

@@ -28,18 +28,25 @@ from orch.plan.plan import COMPUTE, NET, Plan, Step, Task
 from orch.plan.serialise import from_json, to_json
 
 if TYPE_CHECKING:
-    from orch.plan.crossing import COUNTS, Crossing, cells, crossings, cut_crossings, recut
+    from orch.plan.crossing import COUNTS, RELAYED, Crossing, cells, crossings, cut_crossings, recut
     from orch.plan.experts import (
+        ACROSS,
+        FAR,
+        INSIDE,
+        NEAR,
+        WHOLE,
         AllToAll,
         Expert,
         ExpertBackward,
         GatherRows,
         Order,
         OrderBackward,
+        PackRows,
         Restore,
         RestoreBackward,
         Rows,
         ScatterRows,
+        UnpackRows,
     )
 
 # Only plans of mixtures need these two modules: they are loaded when a name of theirs is asked for.
@@ -55,10 +62,16 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "ACROSS",
     "COMPUTE",
     "COUNTS",
+    "FAR",
+    "INSIDE",
     "ITEM_SIZE",
+    "NEAR",
     "NET",
+    "RELAYED",
+    "WHOLE",
     "Aggregate",
     "AllGather",
     "AllGatherShards",
@@ -80,6 +93,7 @@ __all__ = [
     "Operation",
     "Order",
     "OrderBackward",
+    "PackRows",
     "Plan",
     "PlanError",
     "ReduceScatter",
@@ -90,6 +104,7 @@ __all__ = [
     "Segment",
     "Step",
     "Task",
+    "UnpackRows",
     "Update",
     "Value",
     "cells",

@@ -1,6 +1,7 @@
-"""One way through a mixture-of-experts layer, as schedules see it: a chain of stages that can be cut into chunks.
+"""One way through a mixture-of-experts layer, as schedules see it: stages, each after some before it, to be cut into chunks.
 
-A stage is what every chunk goes through: dispatch, (gather,) expert, (scatter,) combine; backward from the other end.
+A stage is what every chunk goes through: (pack,) dispatch, (unpack, gather,) expert, (scatter, pack,) combine(, unpack);
+backward from the other end. Two stages may run side by side: the halves of an exchange on two networks.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from orch.plan.experts import AllToAll, Expert, ExpertBackward, Rows
+from orch.plan.experts import AllToAll, Expert, ExpertBackward, PackRows, Rows
 from orch.plan.plan import Plan, Step, Task
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """The stages of one crossing, uncut, in the order in which rows pass them. `counts` is no stage: it comes before."""
+    """The stages of one crossing, uncut, in the order in which rows pass them. Counts are no stage: they come before."""
 
     module: str
     backward: bool
@@ -33,6 +34,12 @@ class Crossing:
         assert isinstance(op, Expert | ExpertBackward)
         return op.positions
 
+    @property
+    def before(self) -> tuple[tuple[int, ...], ...]:
+        """The stages, by number, that each stage waits for."""
+        places = {task.name: place for place, task in enumerate(self.stages)}
+        return tuple(tuple(places[name] for name in task.after if name in places) for task in self.stages)
+
     def bounds(self, degree: int) -> list[tuple[int, int]]:
         """Return the positions of `degree` chunks, in order; sizes differ by at most one."""
         total = self.positions
@@ -40,32 +47,33 @@ class Crossing:
         return list(pairwise(cuts))
 
     def cut(self, degree: int) -> list[list[Task]]:
-        """Return, per stage, its tasks for `degree` chunks; each waits for its own chunk in the stage before it.
-
-        The first stage waits for what the uncut one waited for.
+        """Return, per stage, its tasks for `degree` chunks; each waits for its own chunk in the stages before it, and for
+        what the uncut one waited for besides.
         """
         if degree == 1:
             return [[task] for task in self.stages]
         bounds = self.bounds(degree)
+        stages = {task.name for task in self.stages}
         result: list[list[Task]] = []
-        for place, task in enumerate(self.stages):
+        for task in self.stages:
             chunks = []
             for number, (begin, end) in enumerate(bounds):
                 name = f"{task.name}.c{number}"
-                after = task.after if place == 0 else (result[-1][number].name,)
+                after = tuple([f"{other}.c{number}" if other in stages else other for other in task.after])
                 op = task.op
                 if isinstance(op, Rows):
                     cut = replace(task, name=name, op=op.cut(begin, end, name=name), after=after)
                 else:
-                    assert isinstance(op, Expert | ExpertBackward)
+                    assert isinstance(op, Expert | ExpertBackward | PackRows)
                     cut = replace(task, name=name, op=op.cut(begin, end, last=number == degree - 1), after=after)
                 chunks.append(cut)
             result.append(chunks)
         return result
 
 
-COUNTS = "counts"
-"""The part of a `Rows` that tells ranks how many rows they will get; it is never cut."""
+COUNTS, RELAYED = "counts", "relayed_counts"
+"""Parts of a `Rows` that tell ranks how many rows they will get, or pass on; they are never cut."""
+_TOLD = (COUNTS, RELAYED)
 
 
 def crossings(step: Step) -> Iterator[Crossing]:
@@ -73,9 +81,9 @@ def crossings(step: Step) -> Iterator[Crossing]:
     open_stages: dict[str, list[Task]] = {}
     for task in step:
         op = task.op
-        if isinstance(op, Rows) and op.part == COUNTS:
+        if isinstance(op, Rows) and op.part in _TOLD:
             continue
-        if isinstance(op, Rows | Expert | ExpertBackward):
+        if isinstance(op, Rows | Expert | ExpertBackward | PackRows):
             open_stages.setdefault(f"{op.module}|{_backward(task)}", []).append(task)
     for key, stages in open_stages.items():
         module, _, backward = key.partition("|")
@@ -85,7 +93,7 @@ def crossings(step: Step) -> Iterator[Crossing]:
 
 def _backward(task: Task) -> bool:
     op = task.op
-    return isinstance(op, ExpertBackward) or (isinstance(op, Rows) and op.part.endswith("_backward"))
+    return isinstance(op, ExpertBackward) or (isinstance(op, Rows | PackRows) and op.part.endswith("_backward"))
 
 
 def cells(step: Step, module: str) -> tuple[tuple[int, int], ...]:
@@ -110,7 +118,7 @@ def recut(step: Step, cuts: Mapping[str, Sequence[Task]]) -> Step:
     told: dict[str, list[Task]] = {}
     for task in step:
         op = task.op
-        if isinstance(op, AllToAll) and op.part == COUNTS:
+        if isinstance(op, AllToAll) and op.part in _TOLD:
             (whole,) = op.buffer.segments
             numel = whole.numel // op.positions * len(cells(step, op.module))
             buffer = Rows.buffer_of(task.name, numel, whole.dtype)

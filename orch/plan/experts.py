@@ -8,11 +8,11 @@ where none is. The plan states capacity and rule; real bytes are in the record.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self, cast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 
 from orch.plan.buffers import Buffer, Segment
-from orch.plan.operations import Backward, Collective, Compute, Executor
+from orch.plan.operations import Backward, Collective, Compute, Executor, Operation
 
 if TYPE_CHECKING:
     from orch.cluster import Cluster, Span
@@ -32,6 +32,10 @@ class Layer(Protocol):
     def expert_backward(self, begin: int, end: int, *, last: bool) -> None: ...
 
     def order_backward(self) -> None: ...
+
+    def pack(self, op: PackRows) -> None: ...
+
+    def unpack(self, op: UnpackRows) -> None: ...
 
 
 class LayerExecutor(Executor, Protocol):
@@ -156,7 +160,7 @@ class Rows(Collective):
     """Base of what moves rows of a layer between ranks: those at positions `begin` to `end` of `positions`.
 
     `ragged`: how many rows go where depends on the data. Then `nbytes` is what the rule says of a balanced layer: exact
-    for what a worker hands over on the way to the experts, an expectation on the way back.
+    for what a worker hands over on the way to the experts, an expectation on the way back. `width` numbers make a row.
     """
 
     in_layer: ClassVar[bool] = True
@@ -166,6 +170,7 @@ class Rows(Collective):
     begin: int = 0
     end: int = 1
     ragged: bool = False
+    width: int = 0
 
     @staticmethod
     def buffer_of(name: str, numel: int, dtype: str) -> Buffer:
@@ -182,18 +187,104 @@ class Rows(Collective):
         cast(LayerExecutor, executor).exchange(self)
 
 
+WHOLE, NEAR, FAR, INSIDE, ACROSS = "whole", "near", "far", "inside", "across"
+
+
 @dataclass(frozen=True, slots=True)
 class AllToAll(Rows):
-    """Each rank hands every other rank of the group the rows that are meant for it."""
+    """Each rank hands every other rank of the group the rows that are meant for it.
+
+    `algorithm`: as `Cluster.curve` takes it; "": what the cluster measured. `leg`: which part of the way this task is, where
+    `neighbours` ranks of the group share each node: all of it (WHOLE); the pairs on one node, or those on different ones
+    (NEAR, FAR: both at once make the whole); or two hops (INSIDE the node to the rank whose place there is that of the
+    rank meant, then ACROSS nodes; back in reverse). NEAR and INSIDE run in the group of the node, all others in that of
+    the experts.
+    """
 
     kind: ClassVar[str] = "all_to_all"
+    algorithm: str = field(default="", metadata={"unsaid": True})
+    leg: str = field(default=WHOLE, metadata={"unsaid": True})
+    neighbours: int = field(default=1, metadata={"unsaid": True})
 
     def seconds_for(self, nbytes: float, cluster: Cluster, span: Span) -> float:
-        seconds: float = cluster.all_to_all_s(nbytes, span)
+        seconds: float = _leg_s(self, nbytes, cluster, span)
         return seconds
 
     def wire_bytes(self, span: Span) -> float:
-        return (span.size - 1) / span.size * self.nbytes
+        if self.leg == FAR:
+            return float(self.nbytes)
+        size = span.nodes if self.leg == ACROSS else span.size
+        return (size - 1) / size * self.nbytes
+
+
+def _leg_s(op: AllToAll, nbytes: Any, cluster: Cluster, span: Span) -> Any:
+    """Seconds of one leg. Direct, an all-to-all is its near pairs and then its far ones (ScheMoE, equation 16), so the far
+    ones take what the near ones leave of the whole.
+    """
+    from orch.cluster import Span
+    from orch.cluster.curves import above_zero
+
+    if op.leg not in (FAR, ACROSS):
+        return cluster.all_to_all_s(nbytes, span, op.algorithm or None)
+    node = Span(op.neighbours, 1, op.neighbours)
+    if op.leg == FAR:
+        whole = nbytes * span.size / (span.size - op.neighbours)
+        near = cluster.all_to_all_s(whole * op.neighbours / span.size, node)
+        return above_zero(cluster.all_to_all_s(whole, span) - near)
+    both = cluster.all_to_all_s(nbytes, span, "two-level")
+    return above_zero(both - cluster.all_to_all_s(nbytes, node))
+
+
+@dataclass(frozen=True, slots=True)
+class PackRows(Operation):
+    """Base of what writes the rows of one chunk of an exchange, `part`, in another form before they travel.
+
+    `moved_bytes` are those of all `positions`, read and written; `module`, `begin` and `end` as in `Rows`.
+    """
+
+    kind: ClassVar[str] = "pack_rows"
+    in_layer: ClassVar[bool] = True
+    module: str
+    part: str
+    hidden: int
+    dtype: str
+    moved_bytes: float
+    positions: int = 1
+    begin: int = 0
+    end: int = 1
+
+    def cost_s(self, cluster: Cluster, span: Span) -> float:
+        share = (self.end - self.begin) / self.positions
+        seconds: float = cluster.device.compute_s(0.0, share * self.moved_bytes, self.dtype)
+        return seconds
+
+    def cut(self, begin: int, end: int, *, last: bool) -> Self:
+        """Return the share of positions `begin` to `end`."""
+        return replace(self, begin=begin, end=end)
+
+    def encode(self, rows: Any) -> Any:
+        """Return rows [Q, M] as they travel [Q, W]."""
+        raise TypeError(f"{type(self).__name__} does not say how rows are written")
+
+    def run(self, executor: Executor) -> None:
+        _layer(executor, self.module).pack(self)
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackRows(PackRows):
+    """The inverse, when the chunk has arrived: `hidden` numbers of `dtype` a row again."""
+
+    kind: ClassVar[str] = "unpack_rows"
+
+    def encode(self, rows: Any) -> Any:
+        raise TypeError(f"{type(self).__name__} reads rows")
+
+    def decode(self, packed: Any) -> Any:
+        """Return rows [Q, M] from what travelled [Q, W]."""
+        raise TypeError(f"{type(self).__name__} does not say how rows are read")
+
+    def run(self, executor: Executor) -> None:
+        _layer(executor, self.module).unpack(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ from orch.recipe.stacks import Stack, build_members
 from orch.recipe.subject import chosen_data, chosen_model, subject_knobs
 from orch.recipe.sweep import LEARNED, Sweep, unreadable
 from orch.recipe.tree import Node, dotted, mapping
-from orch.technique import Slot
 from orch.workload.layout import Layout
 
 
@@ -242,8 +241,8 @@ def _check_mixtures(tree: Node, stacks: Mapping[str, Stack], model: ChosenModel)
     for stack in stacks.values():
         for member in stack.members:
             where = ((written.get(stack.name) or written).get(member.name) or written).place
-            if member.technique.slot is Slot.EXPERTS and not model.mixtures:
-                message = f"{member.name!r} schedules mixtures of experts, and model {model.name} has none"
+            if member.technique.slot.of_mixtures and not model.mixtures:
+                message = f"{member.name!r} is for mixtures of experts, and model {model.name} has none"
                 raise OrchError(
                     message, code="E235", where=where, hint="choose a model with mixtures: orch list models"
                 )

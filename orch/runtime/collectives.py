@@ -8,10 +8,13 @@ thread takes the next collective: half the traffic, and launch order stays compl
 from __future__ import annotations
 
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from orch.runtime.legs import Parcel
 
 
 def all_reduce(backend: Any, flat: Tensor) -> Any:
@@ -43,6 +46,25 @@ def all_to_all(backend: Any, received: Tensor, sent: Tensor, received_split: lis
     Empty splits mean equal parts.
     """
     return backend.alltoall_base(received, sent, received_split, sent_split)
+
+
+def hand_over(backend: Any, parcel: Parcel, place: int) -> Any:
+    """Launch the all-to-all of `parcel`, of which this rank is the `place`-th; return the work that ends last."""
+    sent, received, to, by = parcel.sent, parcel.received, parcel.sent_split, parcel.received_split
+    if not parcel.steps:
+        return all_to_all(backend, received, sent, by, to)
+    size = len(to)
+    sends, gets = ([0, *accumulate(split)] for split in (to, by))
+    work = None
+    for step in range(size):
+        # A step is an all-to-all in which everyone sends to one rank and hears of one: pairwise exchange.
+        ahead, behind = (place + step) % size, (place - step) % size
+        one_to, one_by = ([n if rank == peer else 0 for rank, n in enumerate(split)]
+                          for split, peer in ((to, ahead), (by, behind)))  # fmt: skip
+        work = all_to_all(
+            backend, received[gets[behind] : gets[behind + 1]], sent[sends[ahead] : sends[ahead + 1]], one_by, one_to
+        )
+    return work
 
 
 def _add_up(parts: Tensor, shard: Tensor, _: Any) -> None:

@@ -11,7 +11,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from orch.plan import COMPUTE, Backward, Collective, Forward, Plan, Rows, Task
+from orch.plan import (
+    ACROSS,
+    COMPUTE,
+    FAR,
+    INSIDE,
+    NEAR,
+    AllToAll,
+    Backward,
+    Collective,
+    Forward,
+    Plan,
+    Task,
+)
 from orch.runtime.record import Record, StepRecord
 
 MOST = 20
@@ -91,8 +103,8 @@ def _orders(tasks: tuple[Task, ...], order: list[int], expected: list[int]) -> I
 
 
 def _payload(plan: Plan, task: Task, step: StepRecord, number: int, rank: int) -> Iterator[str]:
-    if isinstance(task.op, Rows) and task.op.ragged and task.op.part in RETURNS:
-        yield from _returned(plan, task, step, number)
+    if isinstance(task.op, AllToAll) and task.op.ragged:
+        yield from _ragged(plan, task, step, number)
     elif step.sent[number] != task.op.nbytes:
         yield f"task {task.name!r} handed over {step.sent[number]} bytes; the plan says {task.op.nbytes}"
     planned = tuple(plan.groups[task.group].block_of(rank))
@@ -108,21 +120,59 @@ def _payload(plan: Plan, task: Task, step: StepRecord, number: int, rank: int) -
 RETURNS = {"combine": "dispatch", "dispatch_backward": "combine_backward"}
 
 
-def _returned(plan: Plan, task: Task, step: StepRecord, number: int) -> Iterator[str]:
-    """Yield where a chunk that returns rows does not undo the one that brought them: the rule of ragged payloads."""
+def _ragged(plan: Plan, task: Task, step: StepRecord, number: int) -> Iterator[str]:
+    """Yield what breaks the rule of payloads that depend on the data.
+
+    On the way out a worker hands over exactly its rows: in one piece, in the near and the far half together, or in the
+    hop inside the node, whose relay passes on what it got. On the way back every leg undoes the one that brought the rows.
+    """
+    op, sent = task.op, step.sent
+    assert isinstance(op, AllToAll)
+    if op.part in RETURNS:
+        yield from _undone(plan, task, step, number)
+    elif op.leg in (NEAR, FAR):
+        other = _leg(plan, step, op, op.part, FAR if op.leg == NEAR else NEAR)
+        if other is None:
+            yield f"task {task.name!r} hands over one half of its rows, and no task the other"
+        elif op.leg == FAR:
+            mate = _task(plan, step, other)
+            total, planned = sent[number] + sent.get(other, 0), op.nbytes + mate.op.nbytes
+            if total != planned:
+                yield f"tasks {task.name!r} and {mate.name!r} handed over {total} bytes; the plan says {planned}"
+    elif op.leg == ACROSS:
+        other = _leg(plan, step, op, op.part, INSIDE)
+        if other is None or sent[number] != step.received.get(other):
+            yield f"task {task.name!r} passed on {sent[number]} bytes, which is not what came before"
+    elif sent[number] != op.nbytes:
+        yield f"task {task.name!r} handed over {sent[number]} bytes; the plan says {op.nbytes}"
+
+
+def _undone(plan: Plan, task: Task, step: StepRecord, number: int) -> Iterator[str]:
+    """Yield where a chunk that returns rows does not undo the one that brought them."""
     op = task.op
-    assert isinstance(op, Rows)
-    key = (RETURNS[op.part], op.module, op.begin, op.end)
-    for other, candidate in enumerate(plan.steps[step.place].tasks):
-        mate = candidate.op
-        if isinstance(mate, Rows) and (mate.part, mate.module, mate.begin, mate.end) == key:
-            if (step.sent[number], step.received[number]) != (step.received.get(other), step.sent.get(other)):
-                yield (
-                    f"task {task.name!r} handed over {step.sent[number]} bytes and got {step.received[number]}; "
-                    f"{candidate.name!r} got {step.received.get(other)} and had handed over {step.sent.get(other)}"
-                )
-            return
-    yield f"task {task.name!r} returns rows that no task brought"
+    assert isinstance(op, AllToAll)
+    other = _leg(plan, step, op, RETURNS[op.part], op.leg)
+    if other is None:
+        yield f"task {task.name!r} returns rows that no task brought"
+    elif (step.sent[number], step.received[number]) != (step.received.get(other), step.sent.get(other)):
+        yield (
+            f"task {task.name!r} handed over {step.sent[number]} bytes and got {step.received[number]}; "
+            f"{_task(plan, step, other).name!r} got {step.received.get(other)} and had handed over {step.sent.get(other)}"
+        )
+
+
+def _task(plan: Plan, step: StepRecord, number: int) -> Task:
+    return plan.steps[step.place].tasks[number]
+
+
+def _leg(plan: Plan, step: StepRecord, op: AllToAll, part: str, leg: str) -> int | None:
+    """Return which task is `leg` of the exchange `part` of the chunk that `op` moves."""
+    key = (part, op.module, op.begin, op.end, leg)
+    for number, task in enumerate(plan.steps[step.place].tasks):
+        mate = task.op
+        if isinstance(mate, AllToAll) and (mate.part, mate.module, mate.begin, mate.end, mate.leg) == key:
+            return number
+    return None
 
 
 def _early(plan: Plan, step: StepRecord, task: Task, number: int) -> str:

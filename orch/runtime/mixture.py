@@ -11,8 +11,8 @@ K cells (positions cut wherever a chunk of forward or backward begins), Q rows t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -20,20 +20,11 @@ from torch import Tensor
 from orch.errors import RunError
 from orch.models.zoo.gates import Routing
 from orch.models.zoo.mixture import MixtureLayer, Rows, mixture_layers
-from orch.plan import COUNTS
+from orch.plan import COUNTS, RELAYED, AllToAll, PackRows, UnpackRows
 from orch.plan import Rows as Move
+from orch.runtime.legs import Legs, Parcel, Tallies
 
 Cell = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Parcel:
-    """What an all-to-all hands over and fills: rows end to end by rank, and how many of each rank (none: equally many)."""
-
-    sent: Tensor
-    received: Tensor
-    sent_split: list[int]
-    received_split: list[int]
 
 
 class Driver(Protocol):
@@ -62,7 +53,8 @@ class LayerRun:
         self.gradient: Tensor
         self.token_gradient: Tensor
         self.weight_gradient: Tensor
-        self._parcels: dict[tuple[str, int, int], Tensor] = {}
+        self._legs = Legs(place, ranks)
+        self._relayed: Tensor | None = None
         self._saved: list[tuple[tuple[int, int], Tensor, tuple[Tensor, ...]]] = []
         self._found: dict[str, Tensor] = {}
 
@@ -102,7 +94,7 @@ class LayerRun:
         self._saved.append(((begin, end), places[sort.cpu()], saved))
         back = torch.empty_like(outputs)
         back[sort] = outputs
-        self._leave("combine", begin, end, self.layer.call("before_combine", {"rows": back})["rows"])
+        self._legs.leave(("combine", begin, end), self.layer.call("before_combine", {"rows": back})["rows"])
 
     def restore(self) -> None:
         """Add up each token's rows, weighted."""
@@ -136,7 +128,7 @@ class LayerRun:
             self._found[name] = value if name not in self._found else self._found[name].add_(value)
         back = torch.empty_like(of_rows)
         back[sort] = of_rows
-        self._leave("dispatch_backward", begin, end, back)
+        self._legs.leave(("dispatch_backward", begin, end), back)
         if last:
             for name, parameter in self.layer.experts.named_parameters():
                 # Rows of all ranks came here, each with its own rank's loss: the loss of all is their mean.
@@ -162,26 +154,50 @@ class LayerRun:
 
     # -- what travels ------------------------------------------------------------------------------------------------------
 
+    def pack(self, op: PackRows) -> None:
+        """Write the rows of one chunk as they will travel."""
+        key = (op.part, op.begin, op.end)
+        self._legs.leave(key, op.encode(self._rows_of(*key)))
+
+    def unpack(self, op: UnpackRows) -> None:
+        """Read the rows of one chunk, which have come."""
+        key = (op.part, op.begin, op.end)
+        self._legs.arrive(key, op.decode(self._legs.arrived(key)).to(self.tokens.dtype))
+
     def parcel(self, op: Move) -> Parcel:
         """Return what the all-to-all of `op` hands over and fills."""
+        op = cast(AllToAll, op)
         if op.part == COUNTS:
             sent = self._own.tally.reshape(-1).clone()
             self._told = torch.empty_like(sent)
             return Parcel(sent, self._told, [], [])
+        if op.part == RELAYED:
+            # Those for the ranks of equal place on all nodes go through one neighbour.
+            sent = self._by_neighbour(op.neighbours).reshape(-1).clone()
+            self._relayed = torch.empty_like(sent)
+            return Parcel(sent, self._relayed, [], [])
         begin, end = op.begin, op.end
         mine = self._own.per_expert(begin, end)
         there = [sum(mine[first : first + self._local]) for first in range(0, len(mine), self._local)]
         here = self._table.per_source(begin, end)
-        if op.part in ("dispatch", "combine_backward"):
-            rows = self._sent_rows if op.part == "dispatch" else self._sent_gradients
-            sent = rows[self._own.places(begin, end).to(rows.device)]
-            sent_split, received_split = there, here
+        tallies = Tallies(there, here, partial(self._through_here, op.neighbours, begin, end))
+        return self._legs.parcel(op, partial(self._rows_of, op.part, begin, end), tallies)
+
+    def _by_neighbour(self, neighbours: int) -> Tensor:
+        """Return this rank's rows [m, N, L, K] by the place on its node, and the node, of the rank they are meant for."""
+        return self._own.tally.view(-1, neighbours, self._local, len(self.cells)).transpose(0, 1)
+
+    def _through_here(self, neighbours: int, begin: int, end: int) -> list[list[int]]:
+        """Return how many rows of a chunk each neighbour sends through this rank to each node."""
+        if self._relayed is None:
+            # Everybody has as many slots as this rank.
+            mine = self._by_neighbour(neighbours)[self.place % neighbours]
+            tally = mine.expand(neighbours, *mine.shape)
         else:
-            sent = self._parcels[op.part, begin, end]
-            sent_split, received_split = here, there
-        received = sent.new_empty(sum(received_split), sent.shape[1])
-        self._parcels[op.part, begin, end] = received
-        return Parcel(sent.contiguous(), received, sent_split, received_split)
+            tally = self._relayed.view(neighbours, -1, self._local, len(self.cells))
+        first, last = self._own.cells_of(begin, end)
+        counts: list[list[int]] = tally[..., first:last].sum((2, 3)).tolist()
+        return counts
 
     @property
     def _table(self) -> _Table:
@@ -199,21 +215,23 @@ class LayerRun:
             self._got = _Table(tally, self.cells)
         return self._got
 
-    def _arrived(self, part: str, begin: int, end: int) -> Tensor:
-        """Return the rows of a chunk that came, rank after rank; where one rank has all experts, its own."""
-        if self.ranks > 1:
-            return self._parcels.pop((part, begin, end))
+    def _rows_of(self, part: str, begin: int, end: int) -> Tensor:
+        """Return the rows of a chunk as this rank has them now, in the order in which they travel."""
+        left = self._legs.leaving((part, begin, end))
+        if left is not None:
+            return left
         rows = self._sent_rows if part == "dispatch" else self._sent_gradients
         return rows[self._own.places(begin, end).to(rows.device)]
 
-    def _leave(self, part: str, begin: int, end: int, rows: Tensor) -> None:
-        self._parcels[part, begin, end] = rows
+    def _arrived(self, part: str, begin: int, end: int) -> Tensor:
+        """Return the rows of a chunk that came, rank after rank; where one rank has all experts, its own."""
+        return self._rows_of(part, begin, end) if self.ranks == 1 else self._legs.arrived((part, begin, end))
 
     def _land(self, part: str, rows: Tensor) -> None:
         """Put what came back into `rows`, chunk by chunk, where it left from."""
-        for key in [key for key in self._parcels if key[0] == part]:
+        for key in self._legs.waiting(part):
             _, begin, end = key
-            rows[self._own.places(begin, end).to(rows.device)] = self._parcels.pop(key)
+            rows[self._own.places(begin, end).to(rows.device)] = self._legs.arrived(key)
 
 
 class _Table:
@@ -229,8 +247,13 @@ class _Table:
         self._offset = tally.cumsum(2) - tally
         self._places: dict[Cell, Tensor] = {}
 
+    def cells_of(self, begin: int, end: int) -> Cell:
+        """Return the cells of positions `begin` to `end`: from, to."""
+        return self._first[begin], self._last[end]
+
     def _cut(self, begin: int, end: int) -> Tensor:
-        return self.tally[:, :, self._first[begin] : self._last[end]].sum(2)
+        first, last = self.cells_of(begin, end)
+        return self.tally[:, :, first:last].sum(2)
 
     def per_expert(self, begin: int, end: int) -> list[int]:
         """Return the rows of each expert at positions `begin` to `end`."""

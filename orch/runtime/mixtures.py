@@ -94,4 +94,4 @@ class Mixtures:
         parcel = run.parcel(op)
         group: Any = self._group
         backend = backend_of(group, parcel.sent.device)
-        collectives.all_to_all(backend, parcel.received, parcel.sent, parcel.received_split, parcel.sent_split).wait()
+        collectives.hand_over(backend, parcel, self._place).wait()

@@ -21,7 +21,7 @@ from orch.runtime import collectives
 from orch.runtime.base import Groups, Setup, backend_of
 from orch.runtime.buffers import FlatBuffer
 from orch.runtime.clock import Clock
-from orch.runtime.mixture import Parcel
+from orch.runtime.legs import Parcel
 from orch.runtime.program import Program, Send
 from orch.runtime.record import NAN, StepRecord
 
@@ -176,12 +176,16 @@ class Network:
                 raise RunError(
                     f"task {send.task.name!r} is waited for before what it sends has been computed", code="E616"
                 )
+            for other, earlier in send.waits:
+                self._push(other, earlier, passed)
             self._wait_for_start(send)
             self.launch(passed)
 
     def _may_start(self, send: Send) -> bool:
         tail = self._tails.get(send.task.stream)
         if tail is not None and tail[0] != send.task.group and not tail[1].is_completed():
+            return False
+        if any(place >= len(self._streams[number].works) for number, place in send.waits):
             return False
         return all(self._behind(work, group, send) for group, work in self._before(send))
 
@@ -239,8 +243,8 @@ class Network:
         index, task = self._sending.index, self._sending.task
         self._run.starts[index] = self._now()
         try:
-            work = collectives.all_to_all(
-                self._backends[task.group], parcel.received, parcel.sent, parcel.received_split, parcel.sent_split
+            work = collectives.hand_over(
+                self._backends[task.group], parcel, self._ranks[task.group].index(self._setup.rank)
             )
         except RuntimeError as error:
             raise self._failed(task.name, error) from error

@@ -17,6 +17,7 @@ from orch.plan import (
     ExpertBackward,
     Forward,
     OrderBackward,
+    PackRows,
     Plan,
     RestoreBackward,
     Rows,
@@ -133,8 +134,11 @@ def _stage(program: Program, number: int, task: Task) -> Stage:
 
 
 def _layer_stage(program: Program, number: int, task: Task, place: int) -> Stage:
-    backward = isinstance(task.op, RestoreBackward | ExpertBackward | OrderBackward)
-    key = (task.op.module, backward)  # type: ignore[attr-defined]
+    op = task.op
+    backward = isinstance(op, RestoreBackward | ExpertBackward | OrderBackward) or (
+        isinstance(op, PackRows) and op.part.endswith("_backward")
+    )
+    key = (op.module, backward)  # type: ignore[attr-defined]
     first, _ = program.crossings.get(key, (place, place))
     if any(stage.kind in (FORWARD, BACKWARD) for stage in program.stages[first:]):
         message = f"task {task.name!r} stands apart from its crossing: the model computes in between"

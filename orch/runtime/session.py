@@ -34,7 +34,7 @@ from orch.runtime.engine import PlanEngine
 from orch.runtime.mixture import expert_parameters, spread
 from orch.runtime.optimizers import Schedule, optimizer_factory
 from orch.runtime.training import Training
-from orch.workload.layout import EXPERTS
+from orch.workload.layout import EXPERTS, NEIGHBOURS
 
 if TYPE_CHECKING:
     from orch.models.splits import Loaded
@@ -169,7 +169,7 @@ def load(worker: Place, job: StackJob) -> None:
     )
     blocks = {name: group.block_of(worker.rank) for name, group in job.plan.groups.items()}
     # Rows of a mixture travel in the plan's order, one chunk after another: on two threads they would share the link.
-    threads = {name: 1 if name == EXPERTS else GLOO_THREADS for name in blocks}
+    threads = {name: 1 if name in (EXPERTS, NEIGHBOURS) else GLOO_THREADS for name in blocks}
     groups = {name: worker.process_group(name, ranks, threads=threads[name]) for name, ranks in blocks.items()}
     _start_equal(worker, model)
     if EXPERTS in blocks:

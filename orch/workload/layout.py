@@ -11,6 +11,8 @@ from orch.models.profile import Mixture
 from orch.plan.buffers import Group
 
 EXPERTS, SLICES, REPLICAS = "experts", "slices", "replicas"
+# Not of a layout but of where it lies: the ranks of an EXPERTS block that share a node.
+NEIGHBOURS = "neighbours"
 
 
 @dataclass(frozen=True)

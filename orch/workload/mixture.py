@@ -162,7 +162,7 @@ def _move(
     name = f"{part}.{mixture.name}"
     positions, rows = _rows(drawing, mixture)
     buffer = Rows.buffer_of(name, rows * mixture.hidden * times, drawing.precision)
-    op = kind(buffer, mixture.name, part, positions, 0, positions, mixture.capacity_factor is None)
+    op = kind(buffer, mixture.name, part, positions, 0, positions, mixture.capacity_factor is None, mixture.hidden)
     return Task(name, op, stream, after, group=group)
 
 

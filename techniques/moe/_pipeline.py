@@ -1,7 +1,7 @@
 """What a cut crossing takes: chunks on streams that take one task at a time, and PipeMoE's closed form of it.
 
-Times in seconds. A chain of stages is cut into `degree` chunks; each stream works its stages off one after another, all
-chunks of a stage before any of the next, as `orch.plan.recut` lays them out.
+Times in seconds. Stages are cut into `degree` chunks; each stream works its stages off one after another, all chunks of a
+stage before any of the next, as `orch.plan.recut` lays them out, or in an order that a schedule of its own lays out.
 """
 
 from __future__ import annotations
@@ -11,17 +11,35 @@ from collections.abc import Sequence
 from orch.plan import Crossing, Plan, Task
 from orch.technique import Context
 
+# What runs in which order: stage and chunk, by number.
+Order = Sequence[tuple[int, int]]
 
-def makespan(stages: Sequence[Sequence[float]], streams: Sequence[str]) -> float:
-    """Return when the last chunk leaves the last stage; `stages[s][c]` are seconds, `streams[s]` who takes them."""
+
+def breadth_first(stages: int, chunks: int) -> list[tuple[int, int]]:
+    """Return all chunks of a stage before any of the next."""
+    return [(stage, chunk) for stage in range(stages) for chunk in range(chunks)]
+
+
+def makespan(
+    stages: Sequence[Sequence[float]],
+    streams: Sequence[str],
+    before: Sequence[Sequence[int]] | None = None,
+    order: Order | None = None,
+) -> float:
+    """Return when the last chunk has left; `stages[s][c]` are seconds, `streams[s]` who takes them, in `order`.
+
+    A chunk's stage waits for the same chunk in the stages `before[s]`, by default in the one before it.
+    """
+    if before is None:
+        before = [(), *((stage,) for stage in range(len(stages) - 1))]
     free = dict.fromkeys(streams, 0.0)
-    ready = [0.0] * len(stages[0])
-    for seconds, stream in zip(stages, streams, strict=True):
-        now = free[stream]
-        for chunk, duration in enumerate(seconds):
-            ready[chunk] = now = max(now, ready[chunk]) + duration
-        free[stream] = now
-    return max(ready)
+    ends: dict[tuple[int, int], float] = {}
+    for stage, chunk in breadth_first(len(stages), len(stages[0])) if order is None else order:
+        start = free[streams[stage]]
+        for other in before[stage]:
+            start = max(start, ends[other, chunk])
+        free[streams[stage]] = ends[stage, chunk] = start + stages[stage][chunk]
+    return max(ends.values())
 
 
 def closed_form(exchange_s: float, expert_s: float, degree: int) -> float:
@@ -51,7 +69,7 @@ def crossing_s(plan: Plan, context: Context, crossing: Crossing, degree: int) ->
         if first == last:
             return closed_form(first, middle, degree)
     times = [[seconds(plan, context, task) for task in chunks] for chunks in stages]
-    return makespan(times, [task.stream for task in crossing.stages])
+    return makespan(times, [task.stream for task in crossing.stages], crossing.before)
 
 
 def best_degree(plan: Plan, context: Context, crossing: Crossing, most: int) -> int:

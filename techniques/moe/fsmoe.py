@@ -15,7 +15,7 @@ from functools import partial
 from itertools import count as numbers
 from typing import Literal
 
-from orch.plan import COMPUTE, AllReduce, Buffer, Crossing, Plan, Segment, Step, Task, crossings, recut
+from orch.plan import COMPUTE, NET, AllReduce, Buffer, Crossing, Plan, Rows, Segment, Step, Task, crossings, recut
 from orch.technique import Context, Knobs, Slot, Technique, choice, count, quantity
 from orch.units import Bytes
 from techniques.moe._pipeline import makespan, seconds
@@ -95,10 +95,17 @@ def shapes(plan: Plan, context: Context, crossing: Crossing, degrees: Sequence[i
     streams = [task.stream for task in crossing.stages]
     for degree in degrees:
         times = [[seconds(plan, context, task) for task in chunks] for chunks in crossing.cut(degree)]
-        shared = crossing.stages[0].stream
-        busy = sum(sum(stage) for stage, stream in zip(times, streams, strict=True) if stream == shared)
-        found.append(Shape(degree, makespan(times, streams), busy if shared != COMPUTE else 0.0))
+        busy = sum(sum(stage) for stage, stream in zip(times, streams, strict=True) if stream == NET)
+        found.append(Shape(degree, makespan(times, streams, crossing.before), busy))
     return found
+
+
+def last_out(crossing: Crossing) -> Task:
+    """Return the stage behind which gradients find the network free: the last that sends rows out on it."""
+    out = crossing.stages[: crossing.stages.index(crossing.expert)]
+    return next(
+        (task for task in reversed(out) if isinstance(task.op, Rows) and task.stream == NET), crossing.stages[0]
+    )
 
 
 def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
@@ -122,7 +129,7 @@ class _Pass:
             degrees = range(1, most + 1) if asked is None else [min(asked, crossing.positions)]
             found = shapes(self.plan, self.context, crossing, degrees)
             if crossing.backward and len(crossing.stages) > 1:
-                first, last = crossing.stages[0].name, crossing.stages[-1].name
+                first, last = last_out(crossing).name, crossing.stages[-1].name
                 holes.append(Hole(first, self.place[first], crossing=crossing, shapes=found))
                 holes.append(Hole(last, self.place[last], self._dense_s(self.place[last])))
             else:

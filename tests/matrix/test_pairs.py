@@ -59,8 +59,8 @@ def stacks_of(world_size: int) -> list[list[str]]:
 
 def test_every_technique_is_in_some_stack():
     defaults = {"all-gather", "error-feedback"}
-    # Those of experts have nothing to do in a model without any: tests/runtime/test_mixture.py runs them.
-    known = {name for name in registry.techniques() if registry.technique(name).slot is not Slot.EXPERTS}
+    # Those of mixtures have nothing to do in a model without any: tests/runtime/test_mixture.py runs them.
+    known = {name for name in registry.techniques() if not registry.technique(name).slot.of_mixtures}
     assert {name for names in stacks() for name in names} | defaults == known
 
 

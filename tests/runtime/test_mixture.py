@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib import import_module
 from random import Random
 from typing import Any
 
@@ -18,7 +19,7 @@ from orch.errors import RunError
 from orch.models.draft import Draft
 from orch.models.profile import Profile
 from orch.models.zoo.gates import gate_of
-from orch.models.zoo.mixture import FeedForward, GatedFeedForward, MixtureLayer
+from orch.models.zoo.mixture import FeedForward, GatedFeedForward, MixtureLayer, mixture_layers
 from orch.plan import Plan, check, cut_crossings
 from orch.runtime.base import Setup
 from orch.runtime.engine import PlanEngine
@@ -50,6 +51,7 @@ class Case:
     # Techniques for gradients beside the cuts.
     stack: tuple[str, ...] = ()
     knobs: dict[str, Any] = field(default_factory=dict)
+    nodes: int = 1
 
     @property
     def profile(self) -> Profile:
@@ -66,7 +68,10 @@ class Case:
         plain = mixture_training(self.profile, layout, 1)
         if self.stack:
             members = [small.member(registry.technique(name), **dict(self.knobs.get(name, {}))) for name in self.stack]
-            where = mixture.cluster(world, alpha_s=1e-4, beta_s_per_byte=1e-6, rate_flops=1e7, all_reduce=(0.0, 1e-6))
+            where = mixture.cluster(
+                world, alpha_s=1e-4, beta_s_per_byte=1e-6, rate_flops=1e7, all_reduce=(0.0, 1e-6),
+                nodes=self.nodes if world % self.nodes == 0 else 1, intra=(1e-4, 1e-6),
+            )  # fmt: skip
             context = small.context(self.profile.spread(layout.experts), where)
             return apply(plain, arrange(members, registry.technique), context)[0]
         return check(cut_crossings(plain, lambda c: self.backward if c.backward else self.forward), finished=True)
@@ -155,9 +160,50 @@ def trained(world: World, case: Case, number: int) -> dict[str, Any]:
     return seen
 
 
+class Coded(torch.autograd.Function):
+    """Rows through a codec and back, and their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, through: Any) -> Tensor:
+        ctx.through = through
+        return through(rows)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.through(gradient), None
+
+
+def through(codec: str, world: int) -> Any:
+    """Return what a codec makes of rows on their way; one rank alone sends none."""
+
+    def run(rows: Tensor) -> Tensor:
+        if world == 1:
+            return rows
+        kernels = import_module(f"techniques.moe.{codec.replace('-', '_')}_kernels")
+        if codec == "bfp8-rows":
+            return kernels.decode(kernels.encode(rows, 16), rows.shape[1], 16)
+        return kernels.decode(kernels.encode(rows)).to(rows.dtype)
+
+    return run
+
+
+def set_hooks(model: nn.Module, case: Case, world: int) -> list[list[Any]]:
+    """Let rows of the layer of one process go through the codec of a case, out and back; return the hooks set."""
+    found = []
+    for codec in [name for name in case.stack if name.endswith("-rows")]:
+        for layer in mixture_layers(model).values():
+            for point in ("before_dispatch", "before_combine"):
+                layer.hooks[point].append(
+                    lambda _, data, c=codec: data.update(rows=Coded.apply(data["rows"], through(c, world)))
+                )
+                found.append(layer.hooks[point])
+    return found
+
+
 def expected(case: Case, world: int) -> dict[str, Any]:
     """One process: every rank's tokens through the whole layer, and one update by the mean of their losses."""
     model = Mixed(case)
+    hooks = set_hooks(model, case, case.spread or world)
     optimizer = optimizer_factory({"sgd": {"lr": LR}})(list(model.parameters()))
     seen: dict[str, Any] = {"outputs": [], "inputs": []}
     for step in range(STEPS):
@@ -175,6 +221,8 @@ def expected(case: Case, world: int) -> dict[str, Any]:
         optimizer.step()
         seen["outputs"].append(outputs)
         seen["inputs"].append(gradients)
+    for found in hooks:
+        found.clear()  # what is evaluated travels as it is
     with torch.no_grad():
         seen["evaluated"] = loss_of(model, *inputs(case, 0, 99))[1]
     seen["parameters"] = {name: p.detach() for name, p in model.named_parameters()}
@@ -220,6 +268,11 @@ CASES = {
     ),
     "soft": Case(kind="soft", forward=3, backward=2),
     "soft, a slot each": Case(kind="soft", top_k=1, capacity=0.1, tokens=5, gated=True),
+    "two halves, eight bits": Case(
+        stack=("schemoe", "int8-rows", "wfbp"), nodes=2, knobs={"schemoe": {"degree": 3, "degree_backward": 2}}
+    ),
+    "two hops": Case(stack=("pipemoe", "two-level-a2a", "wfbp"), nodes=2, knobs={"pipemoe": {"degree": 3}}),
+    "pair by pair": Case(stack=("tutel", "pairwise-a2a"), capacity=1.25, knobs={"tutel": {"degree": 2}}),
 }
 
 
@@ -234,6 +287,17 @@ REPLICATED = [
     Case(stack=("fsmoe",), knobs={"fsmoe": {"smallest": "16B"}}),
     Case(stack=("fsmoe", "wfbp"), tokens=20, knobs={"fsmoe": {"smallest": "4B", "degree": 3, "degree_backward": 2}}),
     Case(stack=("fsmoe", "dear"), spread=2),
+    Case(stack=("schemoe",), nodes=2, capacity=1.0, knobs={"schemoe": {"degree": 2, "order": "serial"}}),
+    Case(stack=("schemoe", "bf16-rows", "two-level-a2a"), nodes=2, capacity=0.6, gated=True),
+    Case(
+        stack=("fsmoe", "bfp8-rows", "pipe-a2a"),
+        nodes=2,
+        top_k=1,
+        routing="first",
+        knobs={"fsmoe": {"smallest": "16B"}},
+    ),
+    Case(stack=("schemoe", "int8-rows", "dear"), nodes=2, tokens=1, routing="first"),
+    Case(stack=("naive-moe", "two-level-a2a"), nodes=2, routing="first", top_k=1, tokens=5),
 ]
 
 
