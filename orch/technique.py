@@ -7,7 +7,7 @@ A technique is one pass over the step plan, `rewrite(plan, context, config) -> p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any
@@ -155,7 +155,8 @@ class Technique:
     a stack with it, each with the reason. `lossless` means equal to plain S-SGD within floating-point tolerance;
     where knobs decide that, `exact(config)` does and `lossless` speaks for the defaults.
     `engine` is `module:Class` of a runtime that replaces the plan's own one (torch's DDP drives its collectives
-    itself). `source` is the paper or project, as users would cite it.
+    itself). `source` is the paper or project, as users would cite it. `settings(config)` yields the configs among which its
+    own planner chooses the one with the shortest step: so thousands of layers can be planned at once, not one by one.
     """
 
     name: str
@@ -169,6 +170,7 @@ class Technique:
     defaults: tuple[str, ...] = ()
     excludes: dict[str, str] = field(default_factory=dict)
     engine: str | None = None
+    settings: Callable[[Any], Iterable[Any]] | None = None
     exact: Callable[[Any], bool] | None = None
 
     def is_lossless(self, config: Knobs) -> bool:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FAMILIES = {
     "small": ("mlp", "resnet-digits", "tiny-tensors"),
     "language": ("bert-base", "bert-large", "char-transformer", "gpt2", "gpt2-medium"),
-    "mixture": ("bert-moe", "char-moe", "gpt2-moe", "mixtral"),
+    "mixture": ("bert-moe", "char-moe", "gpt2-moe", "mixtral", "moe-layers"),
     "vision": (
         "densenet161",
         "densenet201",

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from orch.models.draft import Draft
+from orch.models.kinds import Interface, NextToken, Tokens
 from orch.models.language import (
     BertBaseKnobs,
     CharTransformerKnobs,
@@ -114,6 +115,26 @@ class MixtralKnobs(MixtureKnobs, TransformerKnobs):
         return self
 
 
+class MoeLayersKnobs(MixtureKnobs, ModelKnobs):
+    """Layers as papers about schedules configure them: mixtures, each with attention before it or without."""
+
+    seq_len: int = count(1024, "tokens of a sample")
+    num_layers: int = count(1, "layers", most=1024)
+    hidden: int = count(1024, "width of a token")
+    inner: int = count(4096, "width of an expert")
+    gated: bool = Field(False, description="an expert has three products, as Mixtral's, in place of two")
+    attention: bool = Field(False, description="attention comes before each mixture")
+    shared: int = count(1, "ranks that share a sample's tokens, and the weights of its attention")
+    every: int = count(1, "each how many-th layer has a mixture: every one", most=1)
+
+    @model_validator(mode="after")
+    def _shares_are_whole(self) -> Self:
+        for name, value in (("seq_len", self.seq_len), ("hidden", self.hidden)):
+            if value % self.shared:
+                raise ValueError(f"{name} {value} is not a multiple of shared {self.shared}")
+        return self
+
+
 def _mixture(draft: Draft, name: str, knobs: MixtureKnobs, rows: int, hidden: int, inner: int, *, gated: bool) -> None:
     draft.mixture(
         name, rows, hidden, inner, experts=knobs.experts, top_k=knobs.top_k, capacity=knobs.capacity, gated=gated,
@@ -181,6 +202,33 @@ def mixtral_profile(knobs: MixtralKnobs) -> Profile:
     return draft.finish("mixtral", COUNTED)
 
 
+@lru_cache(maxsize=4096)
+def moe_layers_profile(knobs: MoeLayersKnobs) -> Profile:
+    """Return the profile of bare layers. Gates are not trained, so that a mixture alone has no gradient to send.
+
+    What ranks that share a sample tell one another about its attention is not in it.
+    """
+    draft, rows, hidden = Draft(), knobs.seq_len // knobs.shared, knobs.hidden
+    for layer in range(knobs.num_layers):
+        name = f"layers.{layer}"
+        if knobs.attention:
+            for part, outputs in (("qkv", 3 * hidden), ("out", hidden)):
+                if part == "out":
+                    scores = 2 * rows * knobs.seq_len * hidden
+                    draft.module(f"{name}#scores", scores, 0)
+                    draft.module(f"{name}#values", scores, rows * hidden)
+                weight = f"{name}.{part}.weight"
+                draft.module(f"{name}.{part}", 2 * rows * hidden * outputs, rows * outputs, ready=(weight,))
+                draft.tensor(weight, outputs // knobs.shared, hidden, modules=(f"{name}.{part}",))
+        _mixture(draft, f"{name}.moe", knobs, rows, hidden, knobs.inner, gated=knobs.gated)
+        draft.ready[f"{name}.moe.gate"] = ()
+    return draft.finish("moe-layers", COUNTED)
+
+
+def _made_up(knobs: MoeLayersKnobs) -> Interface:
+    return Interface(Tokens(2, knobs.seq_len), NextToken())
+
+
 MODELS = (
     Model(
         "char-moe",
@@ -224,6 +272,16 @@ MODELS = (
         mixtral_profile,
         next_token,
         "orch.models.zoo.mixed:mixtral",
+        mixed=True,
+    ),
+    Model(
+        "moe-layers",
+        "mixture",
+        "bare mixture-of-experts layers, as papers about schedules configure them: planned and simulated only",
+        f"ours; {COUNTED}",
+        MoeLayersKnobs,
+        moe_layers_profile,
+        _made_up,
         mixed=True,
     ),
 )

@@ -180,7 +180,7 @@ class Rows(Collective):
     def cut(self, begin: int, end: int, *, name: str) -> Self:
         """Return the share of positions `begin` to `end`, under a name of its own."""
         (whole,) = self.buffer.segments
-        numel = whole.numel // self.positions * (end - begin)
+        numel = whole.numel * (end - begin) // self.positions
         return replace(self, buffer=Rows.buffer_of(name, numel, whole.dtype), begin=begin, end=end)
 
     def run(self, executor: Executor) -> None:

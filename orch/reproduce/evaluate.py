@@ -121,6 +121,8 @@ def plan_costs(paper: Paper, experiment: str) -> tuple[Setting, ...]:
     return tuple(Setting(key, str(value), paper.place(*path, key)) for key, value in spec.set.items())
 
 
+INSIDE = " in a node"
+_CALLED = {"gather_rows": "all-gather", "scatter_rows": "reduce-scatter"}
 Kept = dict[str, list[tuple[Plan, dict[str, Any]]]]
 
 
@@ -135,7 +137,7 @@ def evaluate(
     kept = {} if kept is None else kept
     path = recipe_path(paper, experiment)
     texts = [setting.text for setting in cell.settings]
-    recipe = _loaded(path, texts, cell.settings)
+    recipe = loaded(path, texts, cell.settings)
     odd = obstacle(recipe.cluster)
     if odd is not None:
         message = f"{odd}: their draws cannot be simulated together"
@@ -145,7 +147,7 @@ def evaluate(
     loads = [(group, _varied(path, recipe, texts, group, cell)) for group in groups_of(inputs)]
     found: dict[str, StackDraws] = {}
     for name in stacks:
-        _check_stack(recipe, name, path)
+        check_stack(recipe, name, path)
         chosen = (
             loads if _differ(name, [varied for _, varied in loads]) else [(Group((), np.arange(NUM_DRAWS)), recipe)]
         )
@@ -158,10 +160,11 @@ def evaluate(
 
 
 def _varied(path: Path, recipe: Recipe, texts: list[str], group: Group, cell: Cell) -> Recipe:
-    return recipe if not group.overrides else _loaded(path, [*texts, *group.overrides], cell.settings)
+    return recipe if not group.overrides else loaded(path, [*texts, *group.overrides], cell.settings)
 
 
-def _check_stack(recipe: Recipe, name: str, path: Path) -> None:
+def check_stack(recipe: Recipe, name: str, path: Path) -> None:
+    """Raise OrchError (E352) where the recipe lacks a stack."""
     if name not in recipe.stacks:
         hint = did_you_mean(name, recipe.stacks) or f"its stacks: {', '.join(recipe.stacks)}"
         raise OrchError(
@@ -179,7 +182,8 @@ def _differ(name: str, recipes: Sequence[Recipe]) -> bool:
     )
 
 
-def _loaded(path: Path, texts: list[str], settings: Sequence[Setting]) -> Recipe:
+def loaded(path: Path, texts: list[str], settings: Sequence[Setting]) -> Recipe:
+    """Return the recipe of `path` under the overrides `texts`; what it refuses of `settings` is raised at their places."""
     try:
         return load_recipe(path, texts)
     except OrchError as error:
@@ -224,10 +228,23 @@ def _stack(
         "payload_bytes": payload_bytes(plan),
         "memory_bytes": _memory(recipe, name, given, plan),
         "num_collectives": len(sends) / plan.period,
-        "kinds": tuple(sorted({task.op.kind.replace("_", "-") for task in sends})),
+        "kinds": kinds_of(plan, recipe.cluster.devices_per_node),
     }
     again.append((plan, found))
     return found
+
+
+def kinds_of(plan: Plan, per_node: int) -> tuple[str, ...]:
+    """Return the kinds of collectives of a plan; those whose ranks share nodes are so called."""
+    inside = {name: len({rank // per_node for rank in group.blocks[0]}) == 1 for name, group in plan.groups.items()}
+    whole = inside["world"]
+    found = {
+        _CALLED.get(task.op.kind, task.op.kind).replace("_", "-") + (INSIDE if inside[task.group] and not whole else "")
+        for step in plan.steps
+        for task in step
+        if isinstance(task.op, Collective)
+    }
+    return tuple(sorted(found))
 
 
 def _memory(recipe: Recipe, name: str, given: Inputs, plan: Plan) -> int:

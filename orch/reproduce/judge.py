@@ -11,6 +11,7 @@ import numpy as np
 from orch.reproduce import metrics
 from orch.reproduce.draws import Array
 from orch.reproduce.evaluate import Cell, CellDraws, Kept, Setting, cells_of, evaluate, plan_costs
+from orch.reproduce.grid import evaluate_grid
 from orch.reproduce.lineage import Evidence, Origin, caps, evidence_of, origins
 from orch.reproduce.paper import Paper
 from orch.reproduce.schema import ORDERED, Claim, Defect
@@ -99,6 +100,7 @@ class Judge:
             self._stacks.setdefault(defect.experiment, set()).update((defect.published, defect.mended))
         self._draws: dict[tuple[str, str, bool], CellDraws] = {}
         self._kept: dict[tuple[str, str], Kept] = {}
+        self._grids: dict[str, list[CellDraws]] = {}
 
     def uses(self, experiment: str) -> bool:
         """Whether some claim is about an experiment."""
@@ -142,7 +144,10 @@ class Judge:
             return ClaimResult(claim, (), Evidence.NONE, Outcome.NOT_RUNNABLE, f"missing: {claim.missing}")
         if claim.pending:
             return ClaimResult(claim, (), Evidence.NONE, Outcome.NOT_JUDGED, claim.pending)
-        cells = cells_of(self.paper, str(claim.experiment), claim.only)
+        experiment = str(claim.experiment)
+        if self.paper.spec.experiments[experiment].grid is not None:
+            return _summed(claim, [self._over_grid(claim, self.grid(experiment))])
+        cells = cells_of(self.paper, experiment, claim.only)
         results = self._together(claim, cells) if claim.aggregate else [self._one(claim, cell) for cell in cells]
         return _summed(claim, [result for result in results if result is not None])
 
@@ -156,6 +161,12 @@ class Judge:
             stacks, apart = sorted(self._stacks[experiment]), experiment in self._apart
             self._draws[key] = evaluate(self.paper, experiment, full, stacks, kept, apart=apart)
         return self._draws[key]
+
+    def grid(self, experiment: str) -> list[CellDraws]:
+        """Return the draws of every cell of a grid, all of them run at once."""
+        if experiment not in self._grids:
+            self._grids[experiment] = evaluate_grid(self.paper, experiment, sorted(self._stacks[experiment]))
+        return self._grids[experiment]
 
     def _costs(self, experiment: str) -> tuple[Setting, ...]:
         return plan_costs(self.paper, experiment) if self.costs == "paper" else ()
@@ -223,6 +234,29 @@ class Judge:
                 lambda: judge(ours, numbers, metrics.no_effect(claim), coordinates, off),
             )
         ]
+
+    def _over_grid(self, claim: Claim, all_draws: Sequence[CellDraws]) -> CellResult:
+        """Return a claim over a grid; its first cell speaks for the inputs of all."""
+        first, kind = all_draws[0], str(claim.aggregate)
+        coordinates = {entry.path: entry.coordinate for entry in first.inputs}
+        name = f"{kind} of {len(all_draws)} layers"
+        if claim.metric in ORDERED:
+            each = np.array([metrics.holds(claim, draws) for draws in all_draws])
+            holding = each.max(axis=0) if kind == "any" else each.min(axis=0)
+            said = (Published(1.0, str(claim.source), ids=self._ids(claim, [first])),)
+            name += f", {np.median(each, axis=1).mean():.0%} of which it holds for"
+            return self._result(
+                claim, name, [first], said, holding[:, None], lambda: judge_statement(holding, coordinates)
+            )
+        per_cell = [metrics.values(claim, draws) for draws in all_draws]
+        low, lower, middle, upper, high = np.percentile(np.median(per_cell, axis=1), (0, 25, 50, 75, 100))
+        name += f" (from {low:.3g} to {high:.3g}, half of them {lower:.3g} to {upper:.3g}, median {middle:.3g})"
+        numbers = tuple(metrics.stated(self.paper, claim))
+        ours = metrics.aggregate(kind, per_cell)
+        effect = metrics.no_effect(claim)
+        return self._result(
+            claim, name, [first], numbers, ours, lambda: judge(ours, numbers, effect, coordinates, None)
+        )
 
     def _result(
         self,

@@ -13,10 +13,11 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from orch.cluster.link import Link
+from orch.cluster.span import Span
 from orch.recipe import Recipe
 from orch.recipe.overrides import is_override
 from orch.recipe.source import display
-from orch.reproduce.evaluate import CellDraws, Setting
+from orch.reproduce.evaluate import INSIDE, CellDraws, Setting
 from orch.reproduce.paper import Paper
 
 _UNSURE = re.compile(r"\b(?:(recollect\w*)|guess\w*)\b", re.IGNORECASE)
@@ -109,6 +110,9 @@ def _at(recipe: Recipe, path: str) -> str:
 def _links(recipe: Recipe, kind: str) -> list[Origin]:
     """Return the links that a collective of all ranks uses, with what speaks for its cost."""
     links, span = recipe.cluster.links, recipe.cluster.world
+    if kind.endswith(INSIDE) and links.intra is not None:
+        node = Span(recipe.cluster.devices_per_node, 1, recipe.cluster.devices_per_node)
+        return [_link(recipe, "intra", links.intra, kind.removesuffix(INSIDE), node)]
     outer = links.inter if span.nodes > 1 else links.intra
     if outer is None or span.size == 1:
         return []
@@ -118,8 +122,8 @@ def _links(recipe: Recipe, kind: str) -> list[Origin]:
     return used
 
 
-def _link(recipe: Recipe, which: str, link: Link, kind: str) -> Origin:
-    span = recipe.cluster.world
+def _link(recipe: Recipe, which: str, link: Link, kind: str, span: Span | None = None) -> Origin:
+    span = span or recipe.cluster.world
     measured = link.chosen(kind, span)
     path = f"cluster.links.{which}"
     if measured is None:

@@ -19,6 +19,7 @@ from orch.reproduce.tables import Table, TableRow, read_table
 FOLDER = "papers"
 UNKNOWN = "E352"
 UNFIT = "E353"
+GRIDDED = ("step_time", "speedup", "throughput", "bytes", "count", "ordering", "holds")
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,9 @@ def _check_experiments(paper: Paper) -> None:
             table.column(column, _at(paper, ("evidence", name, "also", str(index))))
     for name, experiment in paper.spec.experiments.items():
         cells = experiment.cells
+        if cells is not None and experiment.grid is not None:
+            at = _at(paper, ("experiments", name, "grid"))
+            raise OrchError("has cells of a table and a grid", code=UNFIT, where=at, hint="keep one")
         if cells is None:
             continue
         path = ("experiments", name, "cells")
@@ -185,6 +189,11 @@ def _check_claim(paper: Paper, claim: Claim, path: tuple[str, ...]) -> None:
         raise refuse(f"has no {claim.aggregate}: it holds or it does not", "aggregate: any, or none", "aggregate")
     _check_published(paper, claim, path, refuse)
     cells = paper.spec.experiments[claim.experiment].cells
+    if paper.spec.experiments[claim.experiment].grid is not None:
+        if claim.aggregate is None:
+            raise refuse("is about every cell of a grid", "aggregate: mean, max, min, range or any")
+        if claim.metric not in GRIDDED:
+            raise refuse(f"asks for {claim.metric}, which is not computed on grids", f"metrics: {', '.join(GRIDDED)}")
     for column in claim.only:
         if cells is None:
             raise refuse("picks cells of an experiment that has one", "remove `only`", "only")

@@ -95,6 +95,17 @@ class Cells(Section):
     )
 
 
+class Grid(Section):
+    """A full grid of cells, which claims state together: every value of every axis with every other."""
+
+    axes: Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(min_length=1)] = Field(
+        description="by path of an override, or by a name: its values; a value may be overrides itself, by path"
+    )
+    fits: bool = Field(default=False, description="leave out what the device's memory cannot hold")
+    source: Provenance = Field(description="how the grid came to us")
+    where: Text = Field(description="where it stands, or what it was made up from")
+
+
 class PlanCosts(Section):
     """The constants that a paper's own planner used, which are not what its cluster really cost."""
 
@@ -109,6 +120,7 @@ class Experiment(Section):
     recipe: Text = Field(description="the recipe, a path from this file or a name")
     says: str = Field(default="", description="one line on what it is")
     cells: Cells | None = Field(default=None, description="rows of a table; default: the recipe as it stands")
+    grid: Grid | None = Field(default=None, description="a full grid in place of a table's rows")
     set: Values = Field(default={}, description="overrides of the recipe, by path, for every cell")
     plan_costs: PlanCosts | None = Field(
         default=None,

@@ -48,12 +48,12 @@ def _around(
     (whole,) = op.buffer.segments
     items, dtype = form(op.width)
     buffer = Rows.buffer_of(task.name, whole.numel // op.width * items, dtype)
-    moved = float((passes - 1) * whole.nbytes + buffer.nbytes)
+    moved = 1.0 * ((passes - 1) * whole.nbytes + buffer.nbytes)
     facts = (op.module, op.part, op.width, whole.dtype, moved, op.positions, op.begin, op.end)
     # Rows are written before anybody knows how many will come.
     told = tuple(name for name in task.after if name.startswith(f"{COUNTS}."))
     first = Task(f"pack.{task.name}", pack(*facts), COMPUTE, tuple(name for name in task.after if name not in told))
     sent = replace(task, op=replace(op, buffer=buffer), after=(first.name, *told))
-    read = float(whole.nbytes + buffer.nbytes)
+    read = 1.0 * (whole.nbytes + buffer.nbytes)
     facts = (*facts[:4], read, *facts[5:])
     return [first, sent, Task(f"unpack.{task.name}", unpack(*facts), COMPUTE, (task.name,))]

@@ -15,10 +15,24 @@ from functools import partial
 from itertools import count as numbers
 from typing import Literal
 
-from orch.plan import COMPUTE, NET, AllReduce, Buffer, Crossing, Plan, Rows, Segment, Step, Task, crossings, recut
+from orch.plan import (
+    COMPUTE,
+    NET,
+    AllReduce,
+    Buffer,
+    Crossing,
+    Operation,
+    Plan,
+    Rows,
+    Segment,
+    Step,
+    Task,
+    crossings,
+    recut,
+)
 from orch.technique import Context, Knobs, Slot, Technique, choice, count, quantity
 from orch.units import Bytes
-from techniques.moe._pipeline import makespan, seconds
+from techniques.moe._pipeline import Costs, makespan, one_network, seconds
 
 PARTS = 16
 
@@ -32,6 +46,9 @@ class Config(Knobs):
     gradients: Literal["adaptive", "as-scheduled"] = choice(
         "adaptive",
         "adaptive: cut to fit the holes of backward crossings; as-scheduled: as the stack's schedule left them",
+    )
+    networks: Literal["both", "one"] = choice(
+        "both", "one: what travels inside a node waits for what travels between nodes (the paper's No-IIO)"
     )
     smallest: Bytes = quantity("256KiB", "no part of the gradients is smaller, unless it is the last", least=1.0)
 
@@ -92,12 +109,20 @@ class Hole:
 def shapes(plan: Plan, context: Context, crossing: Crossing, degrees: Sequence[int]) -> list[Shape]:
     """Return the crossing at each of `degrees`."""
     found = []
-    streams = [task.stream for task in crossing.stages]
+    costs = Costs(plan, context, crossing)
     for degree in degrees:
-        times = [[seconds(plan, context, task) for task in chunks] for chunks in crossing.cut(degree)]
-        busy = sum(sum(stage) for stage, stream in zip(times, streams, strict=True) if stream == NET)
-        found.append(Shape(degree, makespan(times, streams, crossing.before), busy))
+        times = costs.times(degree)
+        busy = sum(sum(stage) for stage, stream in zip(times, costs.streams, strict=True) if stream == NET)
+        found.append(Shape(degree, makespan(times, costs.streams, crossing.before), busy))
     return found
+
+
+def facts(op: Operation) -> tuple[object, ...]:
+    """Return what decides the cost of a stage, whose layer it may be."""
+    return type(op), op.nbytes, *(getattr(op, name, None) for name in _SIZES)
+
+
+_SIZES = ("flops", "moved_bytes", "seconds", "dtype", "positions", "products", "algorithm", "leg", "neighbours")
 
 
 def last_out(crossing: Crossing) -> Task:
@@ -110,6 +135,7 @@ def last_out(crossing: Crossing) -> Task:
 
 def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
     """Cut every crossing at its best degree, and move the dense gradients into the holes."""
+    plan = one_network(plan) if config.networks == "one" else plan
     return plan.each_step(lambda step: _Pass(plan, step, context, config).run())
 
 
@@ -119,6 +145,7 @@ class _Pass:
     def __init__(self, plan: Plan, step: Step, context: Context, config: Config) -> None:
         self.plan, self.step, self.context, self.config = plan, step, context, config
         self.place = {task.name: index for index, task in enumerate(step)}
+        self.known: dict[object, list[Shape]] = {}  # layers alike are worked out once
 
     def run(self) -> Step:
         cuts: dict[str, Sequence[Task]] = {}
@@ -127,7 +154,10 @@ class _Pass:
             asked = self.config.degree_backward if crossing.backward else self.config.degree
             most = min(crossing.positions, self.config.most if len(crossing.stages) > 1 else 1)
             degrees = range(1, most + 1) if asked is None else [min(asked, crossing.positions)]
-            found = shapes(self.plan, self.context, crossing, degrees)
+            alike = (tuple(degrees), *((t.stream, t.group, crossing.before, facts(t.op)) for t in crossing.stages))
+            if alike not in self.known:
+                self.known[alike] = shapes(self.plan, self.context, crossing, degrees)
+            found = self.known[alike]
             if crossing.backward and len(crossing.stages) > 1:
                 first, last = last_out(crossing).name, crossing.stages[-1].name
                 holes.append(Hole(first, self.place[first], crossing=crossing, shapes=found))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from orch.plan import Plan, cut_crossings
 from orch.technique import Context, Knobs, Slot, Technique, count
-from techniques.moe._pipeline import best_degree
+from techniques.moe._pipeline import best_degree, degrees
 
 
 class Config(Knobs):
@@ -41,4 +41,5 @@ technique = Technique(
     source="10.1109/INFOCOM53939.2023.10228874",
     lossless=True,
     config=Config,
+    settings=degrees,
 )

@@ -10,12 +10,12 @@ outside the paper, which takes 2; here the best one is found as `pipemoe` does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from orch.plan import COMPUTE, Crossing, Plan, Step, Task, crossings, recut
 from orch.technique import Context, Knobs, Slot, Technique, choice, count
-from techniques.moe._pipeline import Order, makespan, seconds
+from techniques.moe._pipeline import Costs, degrees, laid
 
 
 class Config(Knobs):
@@ -68,39 +68,18 @@ def _scheduled(plan: Plan, step: Step, context: Context, config: Config) -> Step
         cuts.update((task.name, cut) for task, cut in zip(crossing.stages, chunks, strict=True))
         names = [chunks[stage][chunk].name for stage, chunk in orders(crossing, degree, config.order)]
         blocks.update(dict.fromkeys(names, names))
-    return _laid(recut(step, cuts), blocks) if cuts else step
+    return laid(recut(step, cuts), blocks) if cuts else step
 
 
 def _best(plan: Plan, context: Context, crossing: Crossing, config: Config) -> int:
     """Return the degree with the least makespan in this order; the smallest on ties."""
     if len(crossing.stages) == 1:
         return 1
-    streams = [task.stream for task in crossing.stages]
-
-    def length(degree: int) -> float:
-        times = [[seconds(plan, context, task) for task in chunks] for chunks in crossing.cut(degree)]
-        order: Order = orders(crossing, degree, config.order)
-        return makespan(times, streams, crossing.before, order)
-
-    return min(range(1, min(crossing.positions, config.most) + 1), key=lambda degree: (length(degree), degree))
-
-
-def _laid(step: Step, blocks: Mapping[str, list[str]]) -> Step:
-    """Return the step with the tasks of each block together, in its order, where the first of them stood.
-
-    What stands among them in the list waits for some or for none, and none of them waits for it: gradients on their way.
-    """
-    by_name = {task.name: task for task in step}
-    done: set[str] = set()
-    result: list[Task] = []
-    for task in step:
-        if task.name not in blocks:
-            result.append(task)
-        elif task.name not in done:
-            names = blocks[task.name]
-            result += [by_name[name] for name in names]
-            done.update(names)
-    return Step(tuple(result))
+    costs = Costs(plan, context, crossing)
+    return min(
+        range(1, min(crossing.positions, config.most) + 1),
+        key=lambda degree: (costs.makespan(degree, orders(crossing, degree, config.order)), degree),
+    )
 
 
 technique = Technique(
@@ -110,5 +89,6 @@ technique = Technique(
     source="10.1145/3627703.3650083",
     lossless=True,
     config=Config,
+    settings=degrees,
     defaults=("pipe-a2a",),
 )

@@ -8,9 +8,12 @@ while it trains is computed here from the same costs as everything else. Larger 
 
 from __future__ import annotations
 
-from orch.plan import Crossing, Plan, crossings, cut_crossings
-from orch.technique import Context, Knobs, Slot, Technique, count
-from techniques.moe._pipeline import crossing_s
+from collections.abc import Iterator
+from typing import Literal
+
+from orch.plan import COUNTS, RELAYED, Crossing, Plan, Rows, Step, Task, crossings, cut_crossings
+from orch.technique import Context, Knobs, Slot, Technique, choice, count
+from techniques.moe._pipeline import Costs, laid, one_network
 
 DEGREES = (1, 2, 4, 8)
 
@@ -19,10 +22,41 @@ class Config(Knobs):
     """The overlap degree."""
 
     degree: int | None = count(None, "chunks of every crossing; none: the best of 1, 2, 4 and 8", least=1, most=32)
+    networks: Literal["both", "one"] = choice(
+        "both", "one: what travels inside a node waits for what travels between nodes, as in systems before FSMoE"
+    )
 
 
 def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
     """Cut every crossing of a layer at its degree."""
+    if config.networks == "one":
+        return _rewritten(one_network(plan), context, config).each_step(_glued)
+    return _rewritten(plan, context, config)
+
+
+def _glued(step: Step) -> Step:
+    """Let each chunk of rows be gathered as soon as it has come, and leave as soon as it has been added up."""
+    by_crossing: dict[tuple[str, bool, bool], list[Task]] = {}
+    for task in step:
+        op = task.op
+        if isinstance(op, Rows) and op.part not in (COUNTS, RELAYED):
+            by_crossing.setdefault((op.module, op.part.endswith("_backward"), op.part in _OUT), []).append(task)
+    blocks: dict[str, list[str]] = {}
+    for tasks in by_crossing.values():
+        names = [task.name for task in sorted(tasks, key=_first_position)]
+        blocks.update(dict.fromkeys(names, names))
+    return laid(step, blocks)
+
+
+_OUT = ("dispatch", "gather", "combine_backward", "gather_backward")
+
+
+def _first_position(task: Task) -> int:
+    assert isinstance(task.op, Rows)
+    return task.op.begin
+
+
+def _rewritten(plan: Plan, context: Context, config: Config) -> Plan:
     if config.degree is not None:
         return cut_crossings(plan, lambda crossing: config.degree or 1)
     both: dict[str, list[Crossing]] = {}
@@ -33,11 +67,18 @@ def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
     return cut_crossings(plan, lambda crossing: best[crossing.module])
 
 
+def settings(config: Config) -> Iterator[Config]:
+    """Yield a config with each degree that is tried."""
+    for degree in DEGREES if config.degree is None else (config.degree,):
+        yield config.model_copy(update={"degree": degree})
+
+
 def _best(plan: Plan, context: Context, found: list[Crossing]) -> int:
     if any(len(crossing.stages) == 1 for crossing in found):
         return 1
     degrees = [degree for degree in DEGREES if degree <= found[0].positions]
-    return min(degrees, key=lambda degree: (sum(crossing_s(plan, context, one, degree) for one in found), degree))
+    costs = [Costs(plan, context, one) for one in found]
+    return min(degrees, key=lambda degree: (sum(one.makespan(degree) for one in costs), degree))
 
 
 technique = Technique(
@@ -47,4 +88,5 @@ technique = Technique(
     source="arXiv:2206.03382",
     lossless=True,
     config=Config,
+    settings=settings,
 )

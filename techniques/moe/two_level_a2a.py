@@ -31,15 +31,10 @@ def _hops(task: Task, op: AllToAll, number: int) -> Sequence[Task]:
     legs = (INSIDE, ACROSS) if op.part in ("dispatch", "combine_backward") else (ACROSS, INSIDE)
     (whole,) = op.buffer.segments
     names = (f"{task.name}.{legs[0]}", task.name)
-    tasks = [
-        replace(
-            task,
-            name=name,
-            op=with_numel(op, name, whole.numel // op.positions, leg=leg, neighbours=number),
-            **({"stream": INTRA, "group": NEIGHBOURS} if leg == INSIDE else {}),
-        )
-        for name, leg in zip(names, legs, strict=True)
-    ]
+    tasks = []
+    for name, leg in zip(names, legs, strict=True):
+        hop = replace(task, name=name, op=with_numel(op, name, whole.numel // op.positions, leg=leg, neighbours=number))
+        tasks.append(replace(hop, stream=INTRA, group=NEIGHBOURS) if leg == INSIDE else hop)
     return [tasks[0], replace(tasks[1], after=(tasks[0].name,))]
 
 

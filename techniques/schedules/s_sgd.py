@@ -26,9 +26,9 @@ def held_back(step: Step) -> Step:
     if not backward or not step.waves():
         return step
     last = backward[-1].name
-    first_wave = set(step.waves()[0])
+    first_wave = {task.name for task in step.waves()[0]}
     # What a first wave waits for needs no network, so it can stand before all of the wave.
-    ahead = [task for task, depth in zip(step, step.depths, strict=True) if not depth and task not in first_wave]
+    ahead = [task for task, depth in zip(step, step.depths, strict=True) if not depth and task.name not in first_wave]
     sends = [replace(task, after=tuple(dict.fromkeys((*task.after, last)))) for task in step.waves()[0]]
     rest = [task for task, depth in zip(step, step.depths, strict=True) if depth]
     return Step((*ahead, *sends, *rest))

@@ -70,3 +70,19 @@ def test_a_mixture_needs_its_modules():
     data["mixtures"][0]["name"] = "elsewhere"
     with pytest.raises(OrchError, match=r"mixture 'elsewhere' needs module 'elsewhere\.gate'"):
         Profile.from_json(data)
+
+
+def test_bare_layers_have_what_papers_configure_and_gates_that_nobody_trains():
+    chosen = model("moe-layers")
+    bare = chosen.profile(chosen.knobs(experts=4, top_k=1, hidden=64, inner=128, seq_len=32))
+    assert [module.name for module in bare.modules] == ["layers.0.moe.gate", "layers.0.moe.experts"]
+    assert {name.rpartition(".")[0] for name in bare.ready_order} == {"layers.0.moe.experts"}
+    assert bare.never_ready == ("layers.0.moe.gate.weight",)
+    assert not chosen.runs
+    knobs = {"experts": 4, "hidden": 64, "inner": 128, "seq_len": 32, "attention": True}
+    whole, half = (chosen.profile(chosen.knobs(**knobs, shared=shared)) for shared in (1, 2))
+    assert half.flops == whole.flops / 2
+    assert half.tensor("layers.0.qkv.weight").numel == whole.tensor("layers.0.qkv.weight").numel / 2
+    assert half.module("layers.0#scores").flops == 2 * 16 * 32 * 64
+    with pytest.raises(ValueError, match="seq_len 32 is not a multiple of shared 3"):
+        chosen.knobs(seq_len=32, shared=3)

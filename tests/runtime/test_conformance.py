@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from torch import nn
 
+from orch import registry
 from orch.plan import Collective, Plan
 from orch.runtime import collectives
 from orch.runtime.base import Setup
@@ -16,7 +17,8 @@ from orch.runtime.engine import PlanEngine
 from orch.runtime.network import Network
 from orch.runtime.optimizers import optimizer_factory
 from orch.runtime.record import Record
-from orch.testing import mixture
+from orch.stack import apply, arrange
+from orch.testing import mixture, small
 from orch.workload import Layout, mixture_training
 from tests.runtime.models import build
 from tests.runtime.test_engine import SGD, loss_of, plan_of
@@ -201,3 +203,47 @@ def test_rows_that_do_not_all_come_back_are_found() -> None:
     ]
     step.sent[combine], step.sent[dispatch], step.received[combine] = 96, 128, 128
     assert differences(record, 0) == ["step 0: task 'dispatch.0.moe' handed over 128 bytes; the plan says 256"]
+
+
+def filled(technique: str) -> tuple[Record, Any, dict[str, int]]:
+    """Return a record in which rank 0 of two nodes of two did what a way of its rows asks, and the places of tasks."""
+    model = mixture.layers()
+    members = [small.member(registry.technique(name)) for name in (technique, "wfbp")]
+    where = mixture.cluster(4, nodes=2, alpha_s=1e-3, all_reduce=(1e-3, 0.0))
+    plan, _ = apply(
+        mixture_training(model, Layout(4, 4), 1), arrange(members, registry.technique), small.context(model, where)
+    )
+    record = Record(plan, HostClock())
+    step = record.open(0, 0.0, carried=False)
+    for number, task in enumerate(plan.steps[0]):
+        step.order.append(number)
+        step.starts[number] = step.ends[number] = float(number)
+        if isinstance(task.op, Collective):
+            step.sent[number] = step.received[number] = task.op.nbytes
+            step.ranks[number] = tuple(plan.groups[task.group].block_of(0))
+    step.end = 1e3
+    return record, step, {task.name: number for number, task in enumerate(plan.steps[0])}
+
+
+def test_halves_of_an_exchange_make_its_whole() -> None:
+    record, step, places = filled("pipe-a2a")
+    near, far = places["dispatch.0.moe.near"], places["dispatch.0.moe"]
+    back = places["combine.0.moe.near"]
+    step.sent[near], step.sent[far] = step.sent[near] + 16, step.sent[far] - 16
+    step.received[back], step.received[places["combine.0.moe"]] = step.sent[near], step.sent[far]
+    assert differences(record, 0) == []
+    step.sent[far] -= 16
+    step.received[places["combine.0.moe"]] -= 16
+    assert differences(record, 0) == [
+        "step 0: tasks 'dispatch.0.moe' and 'dispatch.0.moe.near' handed over 240 bytes; the plan says 256"
+    ]
+
+
+def test_a_relay_passes_on_what_it_got() -> None:
+    record, step, places = filled("two-level-a2a")
+    inside, across = places["dispatch.0.moe.inside"], places["dispatch.0.moe"]
+    step.received[inside] = step.sent[across] = step.received[places["combine.0.moe.across"]] = 96
+    step.sent[places["combine.0.moe"]] = 96
+    assert differences(record, 0) == []
+    step.sent[across] = step.received[places["combine.0.moe.across"]] = 80
+    assert differences(record, 0) == ["step 0: task 'dispatch.0.moe' passed on 80 bytes, which is not what came before"]

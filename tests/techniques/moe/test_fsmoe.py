@@ -132,6 +132,15 @@ def test_degrees_differ_forward_and_backward_and_three_streams_work_at_once() ->
     assert at_once == 3
 
 
+def test_on_one_network_nothing_is_faster() -> None:
+    _, where, plain, context = setting(2, slices=2)
+    times = {
+        networks: simulate(check(fsmoe.rewrite(plain, context, Config(networks=networks))), where).step_time_s
+        for networks in ("both", "one")
+    }
+    assert times["both"] < times["one"]
+
+
 def test_what_is_predicted_for_a_crossing_is_what_the_simulator_does() -> None:
     _, where, plain, context = setting(2, batch=4)
     plan = fsmoe.rewrite(plain, context, Config(degree=2, degree_backward=3, smallest="16B"))

@@ -1,0 +1,336 @@
+"""Run a full grid of layers in simulation at once: what tasks cost are arrays, an entry a layer and a draw.
+
+Layers whose plans have the same tasks are planned together: their sizes become arrays in one plan. A technique that says
+among which settings its planner chooses (`Technique.settings`) is simulated with each on all layers, and each layer takes
+its best. A pass that compares sizes cannot plan so; then every layer is planned by itself. Draws are the first `DRAWS` of
+the fixed points: of a Sobol sequence they lie as evenly.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orch.cluster import Cluster
+from orch.errors import OrchError, Position
+from orch.experiment.memory import peak_memory_bytes
+from orch.experiment.predict import optimizer_kind
+from orch.models.catalogue import NamedModel
+from orch.models.model import validated
+from orch.models.profile import Profile
+from orch.plan import Buffer, Collective, Plan, Rows, Segment, Step, Task
+from orch.recipe import Recipe
+from orch.recipe.source import display
+from orch.reproduce.draws import Input, drawn, groups_of, inputs_of
+from orch.reproduce.evaluate import Cell, CellDraws, Setting, StackDraws, check_stack, kinds_of, loaded
+from orch.reproduce.paper import Paper, recipe_path
+from orch.simulate import ready_times
+from orch.simulate.variants import step_times
+from orch.stack import Member, apply, payload_bytes
+from orch.technique import Context
+from orch.workload import Layout, forward_reads, mixture_training
+
+DRAWS = 128
+POSITIONS = 840  # of every layer in a plan of many: the degrees up to 8 divide it
+QUICK = ("model.", "train.batch_per_worker")
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One layer: its profile and plain plan, and the cells that are it (an axis may change nothing)."""
+
+    profile: Profile
+    plain: Plan
+    cells: list[Cell]
+
+
+def evaluate_grid(paper: Paper, experiment: str, stacks: Sequence[str]) -> list[CellDraws]:
+    """Return `stacks` of every cell of a grid that fits, over the draws."""
+    path = recipe_path(paper, experiment)
+    found: list[CellDraws] = []
+    for slow, cells in _by_recipe(paper, experiment):
+        recipe = loaded(path, [setting.text for setting in slow], slow)
+        for name in stacks:
+            check_stack(recipe, name, path)
+        inputs = tuple(replace(entry, coordinate=entry.coordinate[:DRAWS]) for entry in inputs_of(recipe))
+        if len(groups_of(inputs)) > 1:
+            message = "only costs are drawn on a grid, and something else is uncertain"
+            raise OrchError(message, code="E354", where=Position(display(path)), hint="state it")
+        given = paper.spec.experiments[experiment].grid
+        layers = _layers(recipe, cells, fits=bool(given and given.fits))
+        found += _Grid(recipe, inputs, stacks).run(layers)
+    if not found:
+        message = f"no layer of {experiment} fits into memory"
+        raise OrchError(message, code="E352", where=Position(display(path)), hint="fits: false")
+    return found
+
+
+def _by_recipe(paper: Paper, experiment: str) -> Iterator[tuple[tuple[Setting, ...], list[Cell]]]:
+    """Yield the settings that change the recipe, and the cells that share it: those differ in their layer only."""
+    spec = paper.spec.experiments[experiment]
+    assert spec.grid is not None
+    place = ("experiments", experiment)
+    common = tuple(Setting(key, str(value), paper.place(*place, "set", key)) for key, value in spec.set.items())
+    axes = [
+        [
+            tuple(
+                Setting(path, str(one), paper.place(*place, "grid", "axes", axis))
+                for path, one in (value if isinstance(value, Mapping) else {axis: value}).items()
+            )
+            for value in values
+        ]
+        for axis, values in spec.grid.axes.items()
+    ]
+    groups: dict[tuple[Setting, ...], list[Cell]] = {}
+    for number, chosen in enumerate(product(*axes)):
+        settings = tuple(setting for one in chosen for setting in one)
+        slow = tuple(setting for axis in chosen for setting in axis if not all(_quick(one) for one in axis))
+        quick = tuple(setting for setting in settings if setting not in slow)
+        groups.setdefault((*common, *slow), []).append(Cell(f"layer {number}", (*common, *slow, *quick)))
+    yield from groups.items()
+
+
+def _quick(setting: Setting) -> bool:
+    return setting.path.startswith(QUICK)
+
+
+def _layers(recipe: Recipe, cells: Sequence[Cell], *, fits: bool) -> list[_Layer]:
+    """Return the different layers of the cells; with `fits` those that the device's memory holds."""
+    model = recipe.model
+    assert isinstance(model, NamedModel)
+    base = model.knobs.model_dump()
+    found: dict[tuple[Any, int], _Layer | None] = {}
+    for cell in cells:
+        batch, changed = recipe.batch_per_worker(), dict[str, Any]()
+        for setting in cell.settings:
+            name = setting.path.removeprefix("model.")
+            if setting.path == "train.batch_per_worker":
+                batch = int(setting.value)
+            elif name != setting.path:
+                changed[name] = _read(setting.value)
+        knobs = validated(type(model.knobs), base | changed, "model", cell.settings[-1].where)
+        key = (knobs, batch)
+        if key not in found:
+            found[key] = _layer(recipe, model.model.profile(knobs), batch, fits=fits)
+        layer = found[key]
+        if layer is not None:
+            layer.cells.append(cell)
+    return [layer for layer in found.values() if layer is not None]
+
+
+def _read(text: str) -> Any:
+    if text in ("True", "False", "None"):
+        return {"True": True, "False": False, "None": None}[text]
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _layer(recipe: Recipe, profile: Profile, batch: int, *, fits: bool) -> _Layer | None:
+    train, layout = recipe.train, recipe.layout
+    layout = Layout.of(layout.world_size, profile.mixtures, layout.experts, layout.slices)
+    plain = mixture_training(
+        profile, layout, batch, precision=train.precision, gradient_dtype=train.gradient_dtype, update_s=None
+    )
+    local = profile.spread(layout.experts, layout.slices)
+    room = recipe.cluster.device.memory_bytes
+    if fits and room is not None:
+        needed = peak_memory_bytes(plain, local, batch, train.precision, optimizer_kind(train))
+        return None if needed > room else _Layer(local, plain, [])
+    return _Layer(local, plain, [])
+
+
+class _Grid:
+    """The stacks of one recipe over its layers."""
+
+    def __init__(self, recipe: Recipe, inputs: tuple[Input, ...], stacks: Sequence[str]) -> None:
+        self.recipe, self.inputs, self.stacks = recipe, inputs, stacks
+        self.drawn, _ = drawn(recipe, inputs, np.arange(DRAWS))
+
+    def run(self, layers: Sequence[_Layer]) -> list[CellDraws]:
+        """Return what every cell of the layers gives, in the order of the cells."""
+        alike: dict[Any, list[_Layer]] = {}
+        for layer in layers:
+            alike.setdefault(_shape(layer.plain), []).append(layer)
+        found: list[CellDraws] = []
+        for members in alike.values():
+            plain = _sized([layer.plain for layer in members])
+            by_stack = {name: self._stack(name, plain, members) for name in self.stacks}
+            for number, layer in enumerate(members):
+                stacks = {name: results[number] for name, results in by_stack.items()}
+                found += [CellDraws(cell, self.recipe, self.inputs, stacks) for cell in layer.cells]
+        return sorted(found, key=lambda draws: int(draws.cell.name.rpartition(" ")[2]))
+
+    def _stack(self, name: str, plain: Plan, layers: list[_Layer]) -> list[StackDraws]:
+        members = self.recipe.stacks[name].members
+        try:
+            return self._together(members, plain, layers)
+        except (TypeError, ValueError):  # what NumPy says to a pass that compares arrays
+            return self._one_by_one(members, layers)
+
+    def _one_by_one(self, members: Sequence[Member], layers: list[_Layer]) -> list[StackDraws]:
+        """Plan every layer by itself; where there are several processors, on all of them."""
+        processes = min(len(os.sched_getaffinity(0)), len(layers) // 32)
+        if processes < 2:
+            return [self._alone(members, layer) for layer in layers]
+        _AT_WORK[:] = [(self, members, layers)]  # what forked processes find there need not be sent to them
+        try:
+            with ProcessPoolExecutor(processes, get_context("fork")) as pool:
+                parts = pool.map(_some_alone, [range(first, len(layers), processes) for first in range(processes)])
+                found = dict(pair for part in parts for pair in part)
+        finally:
+            _AT_WORK.clear()
+        return [found[number] for number in range(len(layers))]
+
+    def _together(self, members: Sequence[Member], plain: Plan, layers: list[_Layer]) -> list[StackDraws]:
+        """Plan and simulate many layers at once; `plain` has all their sizes."""
+        context = self._context(layers[0].profile, self.recipe.cluster)
+        options = [
+            list(member.technique.settings(member.config)) if member.technique.settings else [member.config]
+            for member in members
+        ]
+        configs = list(product(*options))
+        cluster = self.recipe.cluster
+        best = np.zeros(len(layers), dtype=np.int64)
+        if len(configs) > 1:
+            times = [
+                np.broadcast_to(np.ravel(step_times(_planned(plain, members, chosen, context), cluster)), len(layers))
+                for chosen in configs
+            ]
+            best = np.argmin(times, axis=0)  # the first of equals: the fewest chunks
+        found: list[StackDraws | None] = [None] * len(layers)
+        for number in np.unique(best):
+            places = np.flatnonzero(best == number)
+            plan = _planned(_some(plain, places), members, configs[number], context)
+            self._checked(members, configs[number], layers[places[0]])
+            steps = np.broadcast_to(step_times(plan, self.drawn), (len(places), DRAWS))
+            sizes = np.broadcast_to(np.ravel(payload_bytes(plan)), len(places))
+            for place, step_s, nbytes in zip(places, steps, sizes, strict=True):
+                found[place] = _draws(plan, step_s, float(nbytes), cluster.devices_per_node)
+        return [one for one in found if one is not None]
+
+    def _checked(self, members: Sequence[Member], configs: Sequence[Any], layer: _Layer) -> None:
+        """Plan one layer by itself as well: passes over arrays are checked on it."""
+        given = [replace(member, config=config) for member, config in zip(members, configs, strict=True)]
+        apply(layer.plain, given, self._context(layer.profile, self.recipe.cluster))
+
+    def _alone(self, members: Sequence[Member], layer: _Layer) -> StackDraws:
+        """Plan and simulate one layer by itself."""
+        plan, _ = apply(layer.plain, members, self._context(layer.profile, self.recipe.cluster))
+        step_s = np.broadcast_to(step_times(plan, self.drawn), DRAWS)
+        return _draws(plan, step_s, payload_bytes(plan), self.recipe.cluster.devices_per_node)
+
+    def _context(self, profile: Profile, cluster: Cluster) -> Context:
+        return Context(
+            cluster,
+            cluster.world_size,
+            ready=lambda plan, step: ready_times(plan, step, cluster),
+            parameters={tensor.name: tensor.shape for tensor in profile.tensors},
+            forward_reads=forward_reads(profile),
+            gradient_dtype=self.recipe.train.gradient_dtype,
+        )
+
+
+_AT_WORK: list[tuple[_Grid, Sequence[Member], list[_Layer]]] = []
+
+
+def _some_alone(numbers: range) -> list[tuple[int, StackDraws]]:
+    ((grid, members, layers),) = _AT_WORK
+    return [(number, grid._alone(members, layers[number])) for number in numbers]
+
+
+def _planned(plan: Plan, members: Sequence[Member], configs: Sequence[Any], context: Context) -> Plan:
+    """Return what the passes make of a plan whose sizes are arrays [layers, 1]."""
+    for member, config in zip(members, configs, strict=True):
+        plan = member.technique.rewrite(plan, context, config)
+    return plan
+
+
+def _draws(plan: Plan, step_s: Array, nbytes: float, per_node: int) -> StackDraws:
+    sends = [task for step in plan.steps for task in step if isinstance(task.op, Collective)]
+    nothing = np.full(DRAWS, np.nan)
+    count = np.full(DRAWS, len(sends) / plan.period)
+    return StackDraws(step_s, nothing, nothing, np.full(DRAWS, nbytes), nothing, count, kinds_of(plan, per_node))
+
+
+# What may differ between layers that share a plan: everything else must not.
+_SIZES = ("flops", "moved_bytes", "seconds", "numel", "width", "hidden", "positions", "end")
+
+
+def _shape(plan: Plan) -> Any:
+    """Return all of a plan but its sizes."""
+    return plan.world_size, tuple(
+        (task.name, task.stream, task.after, task.group, type(task.op), *_facts(task)) for task in plan.steps[0]
+    )
+
+
+def _facts(task: Task) -> list[Any]:
+    op = task.op
+    found: list[Any] = [
+        (field.name, getattr(op, field.name)) for field in fields(op) if field.name not in (*_SIZES, "buffer")
+    ]
+    if isinstance(op, Collective):
+        found += [(segment.name, segment.dtype, segment.tensor) for segment in op.buffer.segments]
+    if getattr(op, "positions", 1) > 1:
+        found.append("cut")
+    return found
+
+
+def _sized(plans: Sequence[Plan]) -> Plan:
+    """Return the plan of all: as the first one's, its sizes arrays [plans, 1] where they differ."""
+    tasks = []
+    for same in zip(*(plan.steps[0].tasks for plan in plans), strict=True):
+        ops = [task.op for task in same]
+        first = ops[0]
+        changes: dict[str, Any] = {
+            field.name: _column([getattr(op, field.name) for op in ops])
+            for field in fields(first)
+            if field.name in _SIZES and field.name not in ("positions", "end")
+        }
+        if isinstance(first, Collective):
+            segments = tuple(
+                replace(segment, numel=_column([op.buffer.segments[place].numel for op in ops]))
+                for place, segment in enumerate(first.buffer.segments)
+            )
+            changes["buffer"] = Buffer(first.buffer.name, segments, first.buffer.pad_to)
+        if getattr(first, "positions", 1) > 1 and not (isinstance(first, Rows) and "counts" in first.part):
+            changes |= {"positions": POSITIONS, "end": POSITIONS}
+        tasks.append(replace(same[0], op=replace(first, **changes)))
+    return replace(plans[0], steps=(Step(tuple(tasks)),))
+
+
+def _some(plan: Plan, places: NDArray[np.int64]) -> Plan:
+    """Return the plan of some of its layers."""
+    tasks = []
+    for task in plan.steps[0]:
+        op = task.op
+        changes: dict[str, Any] = {
+            field.name: value[places]
+            for field in fields(op)
+            if isinstance(value := getattr(op, field.name), np.ndarray)
+        }
+        if isinstance(op, Collective):
+            changes["buffer"] = replace(op.buffer, segments=tuple(_some_of(one, places) for one in op.buffer.segments))
+        tasks.append(replace(task, op=replace(op, **changes)))
+    return replace(plan, steps=(Step(tuple(tasks)),))
+
+
+def _some_of(segment: Segment, places: NDArray[np.int64]) -> Segment:
+    numel: Any = segment.numel
+    return replace(segment, numel=numel[places]) if isinstance(numel, np.ndarray) else segment
+
+
+def _column(values: Sequence[Any]) -> Any:
+    if all(value == values[0] for value in values):
+        return values[0]
+    return np.array(values)[:, None]
