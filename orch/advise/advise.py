@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from orch.advise.space import Candidate, combined, neighbours, own, singles
+from orch.advise.space import Candidate, combined, neighbours, own, singles, travelling
 from orch.cluster import Cluster
 from orch.errors import OrchError
 from orch.experiment.predict import Forecast, Inputs, StackForecast, described, footprint, plan_stack, predict
@@ -136,10 +136,9 @@ def advise(recipe: Recipe, root: Path | None = None) -> Advice:
         predict(recipe, inputs)  # raises what keeps the baseline from being planned
     useful = _try(recipe, inputs, singles(recipe), tried)
     _try(recipe, inputs, combined(recipe, useful), tried)
-    ranked = sorted(tried.values(), key=lambda one: one[2])
-    for lossless in (True, False):
-        best = [one[0] for one in ranked if one[0].stack.lossless is lossless and one[0].name != baseline][:VARIED]
-        _try(recipe, inputs, (other for one in best for other in neighbours(recipe, one)), tried)
+    for one in _fastest(tried, baseline):
+        _try(recipe, inputs, travelling(recipe, one, dict.fromkeys(useful)), tried)
+    _try(recipe, inputs, (other for one in _fastest(tried, baseline) for other in neighbours(recipe, one)), tried)
     chosen = _chosen(tried, baseline)
     found = predict(_with(recipe, []), inputs)
     past = past_errors(root, recipe) if root is not None else []
@@ -155,6 +154,13 @@ def advise(recipe: Recipe, root: Path | None = None) -> Advice:
     return Advice(
         recipe, found.stacks[baseline], found.ceiling_speedup, tuple(advised), elsewhere, len(tried), error, len(past)
     )
+
+
+def _fastest(tried: Mapping[str, Trial], baseline: str) -> list[Candidate]:
+    """Return the fastest exact stacks, and the fastest lossy ones."""
+    ranked = [one[0] for one in sorted(tried.values(), key=lambda one: one[2]) if one[0].name != baseline]
+    exact, lossy = ([one for one in ranked if one.stack.lossless is kind] for kind in (True, False))
+    return [*exact[:VARIED], *lossy[:VARIED]]
 
 
 def _try(recipe: Recipe, inputs: Inputs, found: Iterable[Candidate], tried: dict[str, Trial]) -> list[str]:

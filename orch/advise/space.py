@@ -21,6 +21,8 @@ from orch.units import Dimension, Quantity
 
 # Filled as the compressor's own contract says: they change what is learned, hardly what a step takes.
 _LEFT_TO_DEFAULTS = (Slot.FEEDBACK, Slot.EXCHANGE)
+# Tried with the fastest stacks of all else: each with each would be thousands.
+_ADDED = (Slot.CODEC, Slot.ALL_TO_ALL)
 # A knob is tried so many times larger and smaller: within these its best value costs little more than at its default.
 STEPS = (0.25, 4.0)
 
@@ -61,7 +63,8 @@ def singles(recipe: Recipe) -> Iterator[Candidate]:
 
 def combined(recipe: Recipe, names: Collection[str]) -> Iterator[Candidate]:
     """Yield every stack of two techniques or more, out of `names`, that contracts allow: at most one a slot."""
-    slots: dict[Slot, list[Technique | None]] = {slot: [None] for slot in Slot if slot not in _LEFT_TO_DEFAULTS}
+    left = (*_LEFT_TO_DEFAULTS, *_ADDED)
+    slots: dict[Slot, list[Technique | None]] = {slot: [None] for slot in Slot if slot not in left}
     for name in names:
         technique = registry.technique(name)
         # An empty schedule is filled with the default one, so that one is not tried twice.
@@ -71,6 +74,20 @@ def combined(recipe: Recipe, names: Collection[str]) -> Iterator[Candidate]:
         given = [technique for technique in chosen if technique is not None]
         if len(given) > 1:
             yield from _stacked(recipe, given)
+
+
+def travelling(recipe: Recipe, candidate: Candidate, names: Collection[str]) -> Iterator[Candidate]:
+    """Yield `candidate` with every other form and way, out of `names`, in which rows of mixtures may travel."""
+    given = [member.technique for member in candidate.stack.members if member.given]
+    options: list[list[Technique | None]] = [
+        [None, *(one for one in map(registry.technique, names) if one.slot is slot)]
+        for slot in _ADDED
+        if slot not in {technique.slot for technique in given}
+    ]
+    for chosen in product(*options):
+        more = [technique for technique in chosen if technique is not None]
+        if more:
+            yield from _stacked(recipe, [*given, *more])
 
 
 def _stacked(recipe: Recipe, given: list[Technique]) -> Iterator[Candidate]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orch.advise.space import combined, neighbours, own, singles
+from orch.advise.space import combined, neighbours, own, singles, travelling
 from orch.recipe import load
 
 
@@ -25,7 +25,24 @@ def test_every_technique_that_decides_a_step_is_tried_alone(recipe) -> None:
     assert {"dear", "mg-wfbp", "bucketed", "acp-sgd", "top-k", "torch-ddp"} <= names
     # Feedback and exchange follow from the compressor; schedules of experts need experts.
     assert names.isdisjoint({"error-feedback", "all-gather", "pipemoe", "naive-moe"})
-    assert "pipemoe" in {one.name for one in singles(load("gpt2-moe-2080ti"))}
+    assert {"pipemoe", "schemoe", "bf16-rows", "two-level-a2a"} <= {
+        one.name for one in singles(load("gpt2-moe-2080ti"))
+    }
+
+
+def test_forms_and_ways_of_rows_are_added_to_stacks_and_not_combined_with_all() -> None:
+    mixed = load("gpt2-moe-2080ti")
+    names = ["pipemoe", "dear", "bf16-rows", "two-level-a2a", "pipe-a2a"]
+    assert {one.name for one in combined(mixed, names)} == {"dear+pipemoe"}
+    (both,) = combined(mixed, ["pipemoe", "dear"])
+    found = {one.name for one in travelling(mixed, both, names)}
+    assert len(found) == 5
+    assert {"dear+bf16-rows+pipemoe", "dear+bf16-rows+two-level-a2a+pipemoe"} <= found
+    (packed,) = travelling(mixed, both, ["bf16-rows"])
+    assert {one.name for one in travelling(mixed, packed, names)} == {
+        "dear+bf16-rows+two-level-a2a+pipemoe",
+        "dear+bf16-rows+pipe-a2a+pipemoe",
+    }
 
 
 def test_pairs_are_those_that_contracts_allow(recipe) -> None:
