@@ -34,7 +34,8 @@ def test_every_model_is_described_profiled_and_its_builder_exists() -> None:
         assert model.source
         profile = model.profile(model.knobs())
         assert profile.numel == model.parameters > 0
-        assert len(profile.ready_order) == len(profile.tensors)
+        assert len(profile.ready_order) == len(profile.tensors) - len(profile.never_ready)
+        assert model.name == "moe-layers" or not profile.never_ready  # its gates are not trained
         assert Profile.from_json(json.loads(json.dumps(profile.to_json()))) == profile
         if model.runs:
             module, _, function = model.builder.partition(":")
