@@ -327,7 +327,10 @@ def _some(plan: Plan, places: NDArray[np.int64]) -> Plan:
 
 def _some_of(segment: Segment, places: NDArray[np.int64]) -> Segment:
     numel: Any = segment.numel
-    return replace(segment, numel=numel[places]) if isinstance(numel, np.ndarray) else segment
+    if not isinstance(numel, np.ndarray):
+        return segment
+    some: Any = numel[places]
+    return replace(segment, numel=some)
 
 
 def _column(values: Sequence[Any]) -> Any:
