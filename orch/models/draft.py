@@ -82,12 +82,13 @@ class Draft:
         capacity: float | None,
         gated: bool,
         gate: str = "softmax",
+        order: str = "sort",
     ) -> None:
         """A mixture of `experts`, each a product up to `inner` and one down again, with biases; `gated` ones have a
         second product up and no biases (Mixtral's). Counted for rows that fill the capacity, or for `top_k` a token.
         """
         products = 3 if gated else 2
-        layer = Mixture(name, rows, hidden, inner, experts, top_k, capacity, products).routed_by(gate)
+        layer = Mixture(name, rows, hidden, inner, experts, top_k, capacity, products, order).routed_by(gate)
         self._gate(layer, rows, gate)
         routed = layer.tokens * layer.top_k * (layer.capacity_factor or 1.0)
         owner = layer.experts_module

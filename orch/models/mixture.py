@@ -54,6 +54,11 @@ class MixtureKnobs(ModelKnobs):
         "how tokens find experts: by softmax (GShard, Switch), sigmoid (BASE, StableMoE) or cosine scores (X-MoE); "
         "expert-choice and soft (SoftMoE) fill an even share of slots from all tokens, later ones too",
     )
+    order: Literal["sort", "einsum"] = choice(
+        "sort",
+        "how tokens become rows: by a stable sort, or by products with matrices of ones and zeros (GShard, DeepSpeed), "
+        "which take rows x tokens operations",
+    )
     # Whether what comes out at a place may depend on later tokens.
     looks_ahead: ClassVar[bool] = False
 
@@ -68,7 +73,7 @@ class MixtureKnobs(ModelKnobs):
     def mixture(self, name: str, tokens: int, hidden: int, inner: int, *, gated: bool = False) -> Mixture:
         """Return the sizes of a layer that gets `tokens` of a sample."""
         products = 3 if gated else 2
-        plain = Mixture(name, tokens, hidden, inner, self.experts, self.top_k, self.capacity, products)
+        plain = Mixture(name, tokens, hidden, inner, self.experts, self.top_k, self.capacity, products, self.order)
         return plain.routed_by(self.gate)
 
     def mixed(self, layer: int) -> bool:
@@ -138,7 +143,7 @@ class MoeLayersKnobs(MixtureKnobs, ModelKnobs):
 def _mixture(draft: Draft, name: str, knobs: MixtureKnobs, rows: int, hidden: int, inner: int, *, gated: bool) -> None:
     draft.mixture(
         name, rows, hidden, inner, experts=knobs.experts, top_k=knobs.top_k, capacity=knobs.capacity, gated=gated,
-        gate=knobs.gate,
+        gate=knobs.gate, order=knobs.order,
     )  # fmt: skip
 
 

@@ -79,7 +79,8 @@ class Mixture:
     module `name`.experts, whose tensors carry the expert as their first dimension.
 
     `tokens` of a sample reach it, `hidden` numbers wide; an expert is `inner` wide and starts `products` matrix products.
-    `capacity_factor` None: no token is dropped, and what an expert gets depends on the data.
+    `capacity_factor` None: no token is dropped, and what an expert gets depends on the data. `order`: tokens are laid out
+    as rows by a `sort`, or by products with matrices of ones and zeros (`einsum`).
     """
 
     name: str
@@ -90,6 +91,7 @@ class Mixture:
     top_k: int
     capacity_factor: float | None = None
     products: int = 2
+    order: str = "sort"
 
     def local(self, ranks: int, slices: int = 1) -> int:
         """Return how many experts each of `ranks` ranks holds. Raises OrchError (E412) where they cannot be shared out

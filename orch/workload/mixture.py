@@ -16,6 +16,7 @@ from orch.plan import (
     ITEM_SIZE,
     NET,
     AllToAll,
+    Compute,
     Expert,
     ExpertBackward,
     GatherRows,
@@ -126,10 +127,17 @@ def _rows(drawing: _Drawing, mixture: Mixture) -> tuple[int, int]:
     return positions, positions * mixture.rows_per_position
 
 
-def _moved(drawing: _Drawing, mixture: Mixture, passes: int) -> float:
-    """Bytes that laying tokens out as rows, or adding rows up, moves: each is read and written `passes` times."""
+def _laid_out(
+    drawing: _Drawing, mixture: Mixture, kind: type[Compute], measured: float | None, passes: int = 1
+) -> Compute:
+    """Return the operation that lays tokens out as rows, or adds rows up: each is read and written `passes` times; by
+    products, each row, token and number are multiplied and added.
+    """
     _, rows = _rows(drawing, mixture)
-    return float(ITEM_SIZE[drawing.precision] * mixture.hidden * passes * (rows + mixture.tokens * drawing.batch))
+    tokens = mixture.tokens * drawing.batch
+    flops = 2.0 * rows * tokens * mixture.hidden if mixture.order == "einsum" else 0.0
+    moved = float(ITEM_SIZE[drawing.precision] * mixture.hidden * passes * (rows + tokens))
+    return kind(mixture.name, flops, moved, drawing.precision, measured)
 
 
 def _exchange(drawing: _Drawing, mixture: Mixture, part: str, after: tuple[str, ...]) -> list[Task]:
@@ -170,7 +178,7 @@ def _forward(drawing: _Drawing, mixture: Mixture, module: Module) -> Iterator[Ta
     name, precision = mixture.name, drawing.precision
     measured = 0.0 if module.forward_s is not None else None
     positions, _ = _rows(drawing, mixture)
-    yield Task(f"order.{name}", Order(name, 0.0, _moved(drawing, mixture, 1), precision, measured))
+    yield Task(f"order.{name}", _laid_out(drawing, mixture, Order, measured))
     after: tuple[str, ...] = (f"order.{name}",)
     if drawing.layout.experts > 1 and mixture.capacity_factor is None:
         counts = Rows.buffer_of(f"{COUNTS}.{name}", mixture.experts, "int64")
@@ -185,7 +193,7 @@ def _forward(drawing: _Drawing, mixture: Mixture, module: Module) -> Iterator[Ta
     stages += _share(drawing, mixture, ScatterRows, "scatter", _last(stages, after))
     stages += _exchange(drawing, mixture, "combine", _last(stages, after))
     yield from stages
-    yield Task(f"restore.{name}", Restore(name, 0.0, _moved(drawing, mixture, 1), precision, measured),
+    yield Task(f"restore.{name}", _laid_out(drawing, mixture, Restore, measured),
                COMPUTE, _last(stages, after))  # fmt: skip
 
 
@@ -193,8 +201,7 @@ def _crossed_back(drawing: _Drawing, mixture: Mixture, module: Module, ready: tu
     name, precision = mixture.name, drawing.precision
     measured = 0.0 if module.backward_s is not None else None
     positions, _ = _rows(drawing, mixture)
-    moved = _moved(drawing, mixture, 2)
-    yield Task(f"restore_backward.{name}", RestoreBackward(name, 0.0, moved, precision, measured))
+    yield Task(f"restore_backward.{name}", _laid_out(drawing, mixture, RestoreBackward, measured, 2))
     after = (f"restore_backward.{name}",)
     stages = [*_exchange(drawing, mixture, "combine_backward", after)]
     stages += _share(drawing, mixture, GatherRows, "gather_backward", _last(stages, after))
@@ -205,7 +212,7 @@ def _crossed_back(drawing: _Drawing, mixture: Mixture, module: Module, ready: tu
     stages += _share(drawing, mixture, ScatterRows, "scatter_backward", _last(stages, after))
     stages += _exchange(drawing, mixture, "dispatch_backward", _last(stages, after))
     yield from stages
-    yield Task(f"order_backward.{name}", OrderBackward(name, 0.0, _moved(drawing, mixture, 1), precision, measured),
+    yield Task(f"order_backward.{name}", _laid_out(drawing, mixture, OrderBackward, measured),
                COMPUTE, _last(stages, after))  # fmt: skip
 
 

@@ -46,6 +46,7 @@ class Case:
     forward: int = 1
     backward: int = 1
     kind: str = "softmax"
+    order: str = "sort"
     balance: float = 0.0
     spread: int | None = None
     # Techniques for gradients beside the cuts.
@@ -59,7 +60,7 @@ class Case:
         draft.linear("enter", self.tokens, HIDDEN, HIDDEN)
         for name in ("one", "two"):
             draft.mixture(name, self.tokens, HIDDEN, INNER, experts=self.experts, top_k=self.top_k,
-                          capacity=self.capacity, gated=self.gated, gate=self.kind)  # fmt: skip
+                          capacity=self.capacity, gated=self.gated, gate=self.kind, order=self.order)  # fmt: skip
         draft.linear("leave", self.tokens, HIDDEN, 3)
         return draft.finish("mixed", "a test")
 
@@ -266,6 +267,8 @@ CASES = {
     "experts choose more than there are tokens": Case(
         kind="expert-choice", experts=2, capacity=1.5, tokens=3, gated=True
     ),
+    "laid out by products": Case(order="einsum", forward=2, backward=3),
+    "laid out by products, with capacity": Case(order="einsum", capacity=0.6, forward=2, backward=2),
     "soft": Case(kind="soft", forward=3, backward=2),
     "soft, a slot each": Case(kind="soft", top_k=1, capacity=0.1, tokens=5, gated=True),
     "two halves, eight bits": Case(

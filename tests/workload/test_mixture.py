@@ -1,5 +1,7 @@
 """The plain plan of a mixture: one chain a crossing, every gradient sent where it is held, nothing beside anything."""
 
+from dataclasses import replace
+
 import pytest
 
 from orch.plan import (
@@ -116,3 +118,16 @@ def test_a_cut_plan_is_timed_anew_by_the_whole_layer():
     cut = cut_crossings(first, lambda crossing: 3)
     assert simulate(retimed(cut, later), where).step_time_s == pytest.approx(19.0)
     assert simulate(cut, where).step_time_s == pytest.approx(10.0)
+
+
+def test_laying_rows_out_by_products_costs_a_product() -> None:
+    profile = mixture.layers(tokens=8, hidden=4, top_k=2, experts=4)
+    sizes = profile.mixtures[0]
+    plans = {}
+    for order in ("sort", "einsum"):
+        model = replace(profile, mixtures=(replace(sizes, order=order),))
+        plans[order] = {task.name: task.op for task in mixture_training(model, Layout(4, 4), 3).steps[0]}
+    # 24 tokens of a worker become 48 rows, 4 numbers each.
+    for name in ("order", "restore", "restore_backward", "order_backward"):
+        by_sort, by_products = (plans[order][f"{name}.{sizes.name}"] for order in ("sort", "einsum"))
+        assert (by_sort.flops, by_products.flops) == (0.0, 2 * 48 * 24 * 4)

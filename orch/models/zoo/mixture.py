@@ -59,7 +59,24 @@ class Rows:
         return self.route.numel() == 0 or bool((self.route >= 0).all())
 
 
-def order(routing: Routing, experts: int, capacity: int | None) -> Rows:
+class EinsumRows(Rows):
+    """The same rows by products with a matrix of ones and zeros [R, T], as GShard and DeepSpeed have it: R T M operations
+    where `Rows` moves R M numbers.
+    """
+
+    def gather(self, tokens: Tensor) -> Tensor:
+        """Return the rows [R, M] of `tokens` [T, M]; an empty slot is 0."""
+        return self._ones(tokens.shape[0], tokens.dtype) @ tokens
+
+    def scatter(self, rows: Tensor, number: int) -> Tensor:
+        """Return for each of `number` tokens the sum of its rows [R, M]."""
+        return self._ones(number, rows.dtype).T @ rows
+
+    def _ones(self, number: int, dtype: torch.dtype) -> Tensor:
+        return (self.token.unsqueeze(1) == torch.arange(number, device=self.token.device)).to(dtype)
+
+
+def order(routing: Routing, experts: int, capacity: int | None, kind: type[Rows] = Rows) -> Rows:
     """Lay the routes out as rows, sorted by expert and then by token; stable, so equal on every machine.
 
     With a `capacity` every expert has that many rows: its first choices come first, each in token order, what finds no
@@ -69,7 +86,7 @@ def order(routing: Routing, experts: int, capacity: int | None) -> Rows:
         by_expert = torch.argsort(routing.expert, stable=True)
         counts = torch.bincount(routing.expert, minlength=experts)
         token = routing.token[by_expert]
-        return Rows(by_expert, token, token, counts)
+        return kind(by_expert, token, token, counts)
     first_come = torch.argsort(routing.choice, stable=True)
     by_expert = first_come[torch.argsort(routing.expert[first_come], stable=True)]
     expert = routing.expert[by_expert]
@@ -80,7 +97,7 @@ def order(routing: Routing, experts: int, capacity: int | None) -> Rows:
     route[(expert * capacity + slot)[kept]] = by_expert[kept]
     token = torch.where(route >= 0, routing.token[route.clamp(min=0)], route)
     position = torch.arange(capacity, device=expert.device).repeat(experts)
-    return Rows(route, token, position, expert.new_full((experts,), capacity))
+    return kind(route, token, position, expert.new_full((experts,), capacity))
 
 
 class Experts(nn.Module):
@@ -258,7 +275,8 @@ class MixtureLayer(nn.Module):
     def rows(self, routing: Routing, number: int) -> Rows:
         """Lay the routes of `number` tokens out as rows, and note the load."""
         capacity = None if self.mixture.capacity_factor is None else self.mixture.capacity(number)
-        rows = order(routing, self.mixture.experts, capacity)
+        kind = EinsumRows if self.mixture.order == "einsum" else Rows
+        rows = order(routing, self.mixture.experts, capacity, kind)
         kept = rows.counts if capacity is None else (rows.route.view(-1, capacity) >= 0).sum(1)
         self.load = Load(kept, routing.token.numel() - int(kept.sum()))
         return rows

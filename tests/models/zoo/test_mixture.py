@@ -14,10 +14,12 @@ from orch.models.profile import Mixture
 from orch.models.zoo.gates import CosineGate, ExpertChoiceGate, Gate, Routing, SoftGate
 from orch.models.zoo.mixture import (
     POINTS,
+    EinsumRows,
     Experts,
     FeedForward,
     GatedFeedForward,
     MixtureLayer,
+    Rows,
     order,
     spans,
 )
@@ -66,6 +68,17 @@ def test_rows_are_a_permutation_and_drop_only_what_finds_no_slot(
         assert (chosen.reshape(-1)[mine[mine >= 0]] == e).all()
         if capacity is None:
             assert rows.token[a:b].tolist() == sorted(rows.token[a:b].tolist())
+
+
+@pytest.mark.parametrize("capacity", [None, 1, 3])
+def test_products_lay_tokens_out_as_a_sort_does(capacity: int | None) -> None:
+    # GShard's einsums "sec,sm->ecm" and its inverse, with the dimensions of expert and slot as one.
+    routing = routing_of([[0, 2], [2, 1], [2, 0], [0, 2], [2, 1]])
+    by_sort, by_products = (order(routing, 3, capacity, kind) for kind in (Rows, EinsumRows))
+    tokens = torch.randn(5, 4)
+    torch.testing.assert_close(by_products.gather(tokens), by_sort.gather(tokens))
+    rows = torch.randn(by_sort.token.shape[0], 4) * (by_sort.token >= 0).unsqueeze(1)
+    torch.testing.assert_close(by_products.scatter(rows, 5), by_sort.scatter(rows, 5))
 
 
 def test_a_softmax_gate_weighs_its_choices_to_one_and_a_switch_by_the_probability() -> None:
