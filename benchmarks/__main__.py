@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-NAMES = ("commands", "simulator", "gang", "engine", "tracking", "sweep", "quickstart")
+NAMES = ("commands", "simulator", "gang", "engine", "tracking", "checkpoints", "sweep", "quickstart")
 RESULTS = Path(__file__).with_name("RESULTS.md")
 BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 

@@ -48,8 +48,16 @@ def cluster_under(cluster: Cluster, described: Cluster, fault: Fault) -> Cluster
     inter = cluster.links.inter
     if inter is None or inter.level is not None:
         return replace(cluster, unequal=unequal)
-    before, after = described.world.pace.rate, replace(described, unequal=unequal).world.pace.rate
-    return cluster.with_links(inter=inter.scaled(1.0, before / after))
+    before, after = _pace(described), _pace(replace(described, unequal=unequal))
+    measured = tuple(replace(found, rate_bytes_per_s=before).at_rate(after) for found in inter.measured)
+    return cluster.with_links(inter=replace(inter, measured=measured))
+
+
+def _pace(cluster: Cluster) -> float:
+    """Return the bytes a second that the slowest node gets through, which all wait for."""
+    nodes = [cluster.node(number) for number in range(cluster.nodes)]
+    rates = [(node.rate_bytes_per_s, 1.0 - node.loss) for node in nodes]
+    return min((rate * whole for rate, whole in rates if rate is not None), default=float("inf"))
 
 
 def costs(recipe: Recipe, forecast: Forecast, trained: Sequence[Trained] = ()) -> list[dict[str, Any]]:

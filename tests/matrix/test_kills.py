@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from orch.errors import OrchError
@@ -25,7 +26,8 @@ from orch.experiment.show import Quiet, Show
 from orch.gang import end_all, make_gang
 from orch.gang.gang import WorkersGang
 from orch.recipe import Recipe, load
-from orch.track.directory import Facts
+from orch.track.directory import Facts, find_all
+from orch.track.state import settle
 from orch.track.steps import read_values
 from orch.track.tracker import Tracker
 from tests.experiment.conftest import Remembers
@@ -41,7 +43,7 @@ orch: 1
 name: mortal
 model: resnet-digits
 data: digits8
-train: {batch_per_worker: 8, optimizer: {sgd: {lr: 0.05, momentum: 0.9}}, checkpoint: {every: 12}}
+train: {batch_per_worker: 8, optimizer: {sgd: {lr: 0.05, momentum: 0.9}}, checkpoint: {every: 8}}
 cluster: {use: local-4, devices_per_node: 2}
 stacks:
   ddp: [torch-ddp]
@@ -51,7 +53,7 @@ stacks:
   power: [bucketed, power-sgd]
   topk: [top-k]
 baseline: ddp
-measure: {blocks: 4, steps: 12, warmup: 2}
+measure: {blocks: 3, steps: 8, warmup: 2}
 """
 
 
@@ -226,16 +228,24 @@ def _judged(run: Path | None, stack: str) -> list[float]:
     return [value.value for value in values if value.name == "val_loss"]
 
 
-def orch(recipe: Path, runs: Path, on: str, *overrides: str) -> subprocess.CompletedProcess[str]:
-    """Run `orch run`, under torchrun where that is the way."""
-    command = [sys.executable, "-m"]
+def command(on: str, *words: str) -> list[str]:
+    """Return the command of `orch run`, under torchrun where that is the way."""
+    start = [sys.executable, "-m"]
     if on == "torchrun":
-        command += ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "ORCH_RUNS": str(runs), "OMP_NUM_THREADS": "1"}
-    words = ["orch", "run", str(recipe), *overrides, "--on", on, "--json"]
+        start += ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    return [*start, "orch", "run", *words, "--on", on, "--json"]
+
+
+def surroundings(runs: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "ORCH_RUNS": str(runs), "OMP_NUM_THREADS": "1"}
+
+
+def orch(recipe: Path, runs: Path, on: str, *overrides: str) -> subprocess.CompletedProcess[str]:
+    """Run a recipe to its end."""
     return subprocess.run(
-        [*command, *words], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False
-    )
+        command(on, str(recipe), *overrides),
+        env=surroundings(runs), cwd=ROOT, capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
 
 
 def prints_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -257,6 +267,34 @@ def test_a_killed_worker_is_made_anew_wherever_workers_are(recipe: Path, tmp_pat
     assert prints_of(killed) == whole
     assert killed.stderr.count("making the gang anew") == 2
     assert "died in step 7" in killed.stderr
+
+
+def test_where_a_process_of_torchrun_dies_the_run_ends_and_can_be_resumed(recipe: Path, tmp_path: Path) -> None:
+    whole = prints_of(orch(recipe, tmp_path / "whole", "torchrun", *FEW))
+    begun = command("torchrun", str(recipe), *FEW)
+    with subprocess.Popen(
+        begun,
+        env=surroundings(tmp_path / "runs"),
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as agent:
+        assert agent.stderr is not None
+        next(line for line in agent.stderr if "measuring layer times" in line)
+        ranks = [one for one in psutil.Process(agent.pid).children() if one.environ().get("RANK") == "1"]
+        ranks[0].kill()
+        agent.communicate(timeout=120)
+    assert agent.returncode != 0
+    (run,) = find_all(tmp_path / "runs")
+    ended = settle(run.path)
+    assert ended is not None
+    assert ended.status in ("failed", "interrupted", "killed")
+    again = subprocess.run(
+        command("torchrun", "--resume", "last"),
+        env=surroundings(tmp_path / "runs"), cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert prints_of(again) == whole
 
 
 @can_emulate
