@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from orch.errors import OrchError, RunError
+from orch.experiment import expert_load
 from orch.experiment import inputs as kept
 from orch.experiment.breakdown import measured_breakdowns
 from orch.experiment.checkpoints import Checkpoints
@@ -26,6 +27,7 @@ from orch.experiment.quality import block_time_s
 from orch.experiment.schedule import schedule
 from orch.experiment.show import Show
 from orch.gang import Gang, OnEvent
+from orch.models.load import added
 from orch.plan import to_json
 from orch.plan.fault import Fault
 from orch.plan.timeline import Timeline
@@ -289,6 +291,9 @@ class Execution:
             log.log_values([Value(first + steps, clock, PAYLOAD, payload)])
             trained.block_times_s.append(block_time_s(times, self._planned.stacks[trained.stack].plan.period))
             trained.payload_bytes.append(payload)
+        if loads := added(rank.loads for rank in ranks):
+            log.log_values(expert_load.to_values(first + steps, clock, loads))
+            trained.loads.append((first + steps, clock, loads))
         trained.losses.extend(losses)
         log.log_steps(lines)
 

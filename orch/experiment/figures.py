@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
+from orch.experiment import expert_load
 from orch.experiment.critical import Place, critical_path
 from orch.experiment.outcome import Outcome
 from orch.experiment.predict import Forecast
@@ -34,6 +35,9 @@ def figures(document: Mapping[str, Any], forecast: Forecast, outcome: Outcome | 
     if outcome is not None:
         found["loss"] = csv_text(LOSS, _losses(outcome))
         found["accuracy"] = csv_text(JUDGED, _judged(outcome))
+        if any(run.loads for run in outcome.trained):
+            loads = (row for run in outcome.trained for row in expert_load.rows_of(run.stack, run.seed, run.loads))
+            found["expert_load"] = csv_text(expert_load.COLUMNS, loads)
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from orch.errors import RunError
 from orch.experiment.breakdown import Breakdown
+from orch.experiment.expert_load import Loads
 from orch.experiment.predict import Forecast
 from orch.plan.timeline import Timeline
 from orch.recipe import Recipe
@@ -24,7 +25,8 @@ class Trained:
     """What one stack did under one seed: per step its loss and seconds, per block its step time, and its curves.
 
     `clock_s` [steps] is the stack's own clock at the end of each step; `judged` holds (clock_s, loss, accuracy) on
-    held-out data before the first step and after every block. `timeline` is rank 0's, of a few last steps; `breakdown`
+    held-out data before the first step and after every block; `loads` of mixtures' experts (step, clock_s, loads) come
+    after every block. `timeline` is rank 0's, of a few last steps; `breakdown`
     says where their time went.
     """
 
@@ -35,6 +37,7 @@ class Trained:
     block_times_s: list[float] = field(default_factory=list)
     judged: list[tuple[float, float, float]] = field(default_factory=list)
     payload_bytes: list[float] = field(default_factory=list)
+    loads: list[tuple[int, float, Loads]] = field(default_factory=list)
     timeline: Timeline | None = None
     breakdown: Breakdown | None = None
 
@@ -46,6 +49,7 @@ class Trained:
             clock_s=self.clock_s[:steps],
             block_times_s=self.block_times_s[:blocks],
             judged=self.judged[: blocks + 1],
+            loads=[each for each in self.loads if each[0] <= steps],
             payload_bytes=self.payload_bytes[:blocks],
         )
 

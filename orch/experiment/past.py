@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any, cast
 
 from orch.errors import OrchError
+from orch.experiment import expert_load
 from orch.experiment.injection import FIRED, fired_from
 from orch.experiment.outcome import Trained
 from orch.experiment.predict import Inputs
@@ -79,6 +80,7 @@ class Past:
         values = [value for value in read_values(folder / f"values.seed{seed}.csv") if value.step <= steps]
         trained.payload_bytes = [value.value for value in values if value.name == PAYLOAD]
         trained.judged = _judged(values)
+        trained.loads = expert_load.from_values(values)
         return trained
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean, median
 
+from orch.experiment import expert_load
 from orch.experiment.breakdown import Breakdown, breakdown, scaled
 from orch.experiment.outcome import Outcome, Trained
 from orch.experiment.predict import Forecast, StackForecast
@@ -38,6 +39,8 @@ class StackResult:
     payload_bytes: float
     forecast: StackForecast
     breakdown: Breakdown | None = None
+    # By mixture: how its experts were loaded in the last block.
+    mixtures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def prediction_error(self) -> float:
@@ -65,6 +68,7 @@ def results(outcome: Outcome) -> dict[str, StackResult]:
             fmean(value for run in outcome.of(name) for value in run.payload_bytes),
             outcome.forecast.stacks[name],
             _breakdown(outcome.of(name), summary(times[name]).median),
+            expert_load.summary(outcome.of(name)[-1].loads),
         )
         for name in recipe.stacks
     }
@@ -155,6 +159,7 @@ def _stack_document(result: StackResult) -> dict[str, object]:
             "accuracy": quality.accuracy_then,
         },
         "time_to_target_s": quality.time_to_target_s,
+        "mixtures": result.mixtures,
         "payload_bytes_per_worker": result.payload_bytes,
         "wire_bytes_per_worker": result.forecast.footprint.wire,
         "breakdown_s": result.breakdown,

@@ -11,6 +11,7 @@ from orch.report.style import GRID, INK, KINDS, LIMIT, OTHER, Rows, bytes_unit, 
 Tables = Mapping[str, Rows]
 Lane = tuple[str, str, str]  # stack, mode, stream
 
+MOST_NAMED = 16
 STREAMS = {"compute": "compute", "net.inter": "network", "net.intra": "network", "host": "host"}
 
 
@@ -26,6 +27,31 @@ def loss(figure: Any, rows: Rows, tables: Tables, title: str) -> None:
         _label(panels[1], "own time of the stack [s]", "accuracy on held-out data")
     panels[0].set_title(f"{title}: training" if title else "training")
     legend_below(figure, *panels[0].get_legend_handles_labels())
+
+
+def expert_load(figure: Any, rows: Rows, tables: Tables, title: str) -> None:
+    """The share of a mixture's rows that each expert gets, over steps: a panel a mixture, the first stack's lines; the
+    even share dashed.
+    """
+    del tables
+    stack, seed = rows[0]["stack"], rows[0]["seed"]
+    chosen = [row for row in rows if (row["stack"], row["seed"]) == (stack, seed)]
+    mixtures = list(dict.fromkeys(row["mixture"] for row in chosen))
+    figure.set_size_inches(8.4, 2.2 * len(mixtures) + 0.6)
+    panels = figure.subplots(len(mixtures), 1, squeeze=False, sharex=True)[:, 0]
+    for axes, mixture in zip(panels, mixtures, strict=True):
+        mine = [row for row in chosen if row["mixture"] == mixture]
+        experts = list(dict.fromkeys(row["expert"] for row in mine))
+        for expert in experts:
+            line = [row for row in mine if row["expert"] == expert]
+            steps, shares = [int(row["step"]) for row in line], [float(row["share"]) for row in line]
+            axes.plot(steps, shares, linewidth=1.2, marker="o", markersize=2.5, label=f"expert {expert}")
+        axes.axhline(1.0 / len(experts), color=LIMIT, linestyle="--", linewidth=1.0)
+        axes.set_title(f"{title}: {mixture}" if title else mixture)
+        _label(axes, "" if axes is not panels[-1] else f"step of {stack}", "share of rows")
+        axes.set_ylim(bottom=0)
+    if len(experts) <= MOST_NAMED:
+        legend_below(figure, *panels[0].get_legend_handles_labels())
 
 
 def target(figure: Any, rows: Rows, tables: Tables, title: str) -> None:

@@ -24,11 +24,12 @@ PAINTERS: dict[str, Painter] = {
     "scaling": paint_maps.scaling,
     "regime": paint_maps.regime,
     "loss": paint_times.loss,
+    "expert_load": paint_times.expert_load,
     "target": paint_times.target,
     "pareto": paint.pareto,
     "prediction": paint.prediction,
 }
-OF_A_RUN = ("step_time", "loss", "timelines")  # what `orch run` leaves beside its CSV files
+OF_A_RUN = ("step_time", "loss", "timelines", "expert_load")  # what `orch run` leaves beside its CSV files
 
 
 def draw(folder: Path, title: str = "") -> list[Path]:

@@ -25,7 +25,9 @@ from orch.errors import RunError
 from orch.models.batches import Batch, Batches
 from orch.models.catalogue import ChosenModel, PythonModel
 from orch.models.datasets import ChosenData
+from orch.models.load import Load, added
 from orch.models.splits import Part
+from orch.models.zoo.mixture import mixture_layers
 from orch.models.zoo.objective import Objective
 from orch.models.zoo.own import refuse_misfit
 from orch.plan import Plan
@@ -95,13 +97,15 @@ class StackJob:
 class Block:
     """What one rank saw of a block: per step the loss and seconds, in order; sentences where it differed from its plan.
 
-    `payload_bytes` is what a step handed to collectives on average, as recorded.
+    `payload_bytes` is what a step handed to collectives on average, as recorded; `loads` are those of mixtures' experts,
+    by this rank's tokens.
     """
 
     losses: tuple[float, ...]
     step_times_s: tuple[float, ...]
     differences: tuple[str, ...]
     payload_bytes: float
+    loads: Mapping[str, Load] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -200,6 +204,8 @@ def run_block(
     engine = training.engine
     losses: list[torch.Tensor] = []
     times: list[float] = []
+    mixtures = mixture_layers(engine.model)
+    loads: list[dict[str, Load]] = []
     engine.record.clear()
     ready = fetched(training.batches, steps)
     gc.collect()
@@ -214,6 +220,7 @@ def run_block(
                     worker.progress.set(step=engine.step, task=None)
                     os.kill(os.getpid(), signal.SIGKILL)
                 losses.append(_step(training, batch))
+                loads.append({name: layer.load for name, layer in mixtures.items() if layer.load is not None})
                 if number == steps - 1:
                     # Work that a plan leaves for the next step is this block's work: without it the first step would be
                     # a gift.
@@ -232,7 +239,7 @@ def run_block(
     values = tuple(float(loss) for loss in losses)
     if worker.rank == 0 and values:
         _report(worker, training, steps, steps, values[-1], time.perf_counter() - begin)
-    return Block(values, tuple(times), tuple(engine.differences()), engine.payload_bytes())
+    return Block(values, tuple(times), tuple(engine.differences()), engine.payload_bytes(), added(loads))
 
 
 def joined(parts: Sequence[Block]) -> Block:
@@ -243,6 +250,7 @@ def joined(parts: Sequence[Block]) -> Block:
         tuple(seconds for part in parts for seconds in part.step_times_s),
         tuple(text for part in parts for text in part.differences),
         sum(part.payload_bytes * len(part.losses) for part in parts) / max(1, steps),
+        added(part.loads for part in parts),
     )
 
 

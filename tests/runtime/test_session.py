@@ -11,6 +11,7 @@ from orch import registry
 from orch.gang import make_gang
 from orch.models import catalogue
 from orch.models.datasets import choose_data
+from orch.models.load import Load, added
 from orch.plan import cut_crossings
 from orch.runtime import session, warmup
 from orch.runtime.observe import merge
@@ -103,6 +104,7 @@ def test_experts_that_are_spread_learn_what_whole_ones_do(gang: Any) -> None:
     profile = replace(merge(gang.call(warmup.watch, MIXED, 0, 1)).profile, mixtures=MIXED.model.mixtures)
     losses: dict[str, tuple[float, ...]] = {}
     held: dict[str, dict[str, float]] = {}
+    loads: dict[str, dict[str, Load]] = {}
     for name, experts, degree in (("whole", 1, 1), ("spread", 2, 1), ("cut", 2, 3)):
         plain = mixture_training(profile, Layout(2, experts), MIXED.batch)
         plan = cut_crossings(plain, lambda crossing, degree=degree: degree)
@@ -110,12 +112,17 @@ def test_experts_that_are_spread_learn_what_whole_ones_do(gang: Any) -> None:
         blocks: list[Block] = gang.call(session.run_block, name, 0, 4)
         assert all(block.differences == () for block in blocks), name
         losses[name] = blocks[0].losses
+        loads[name] = added(block.loads for block in blocks)
         prints = gang.call(session.fingerprint, name, 0)
         assert prints[0] == prints[1]
         held[name], nothing = gang.call(session.evaluate, name, 0)
         assert nothing == {}
         gang.call(session.forget, name, 0)
+    (mixture,) = MIXED.model.mixtures
+    routed = 2 * 4 * MIXED.batch * mixture.tokens * mixture.top_k  # ranks, steps
+    assert sum(loads["whole"][mixture.name].rows) + loads["whole"][mixture.name].dropped == routed
     for name in ("spread", "cut"):
+        assert loads[name] == loads["whole"]
         assert losses[name] == pytest.approx(losses["whole"], rel=1e-4)
         # Each rank judges some of the data, the same for both; whole experts are judged by one rank on all of it.
         assert held[name] == pytest.approx(held["spread"], rel=1e-4)

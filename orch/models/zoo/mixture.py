@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from orch.models.load import Load
 from orch.models.mixture import MixtureKnobs
 from orch.models.profile import Mixture
 from orch.models.zoo.gates import Routing, gate_of
@@ -242,14 +243,6 @@ def _drawn(*shape: int) -> nn.Parameter:
 Path = Callable[["MixtureLayer", Tensor, Routing], Tensor]
 
 
-@dataclass
-class Load:
-    """How rows were shared out in the last call: rows of each expert [E], and routes that found no slot."""
-
-    rows: Tensor
-    dropped: int
-
-
 class MixtureLayer(nn.Module):
     """A mixture of experts: [..., M] -> [..., M]. `mixture` says its sizes; `gate` and `experts` are parts like any other."""
 
@@ -260,6 +253,7 @@ class MixtureLayer(nn.Module):
         self.experts = experts
         self.path: Path | None = None
         self.hooks: dict[str, list[Hook]] = {point: [] for point in POINTS}
+        # Of the last call.
         self.load: Load | None = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -278,7 +272,8 @@ class MixtureLayer(nn.Module):
         kind = EinsumRows if self.mixture.order == "einsum" else Rows
         rows = order(routing, self.mixture.experts, capacity, kind)
         kept = rows.counts if capacity is None else (rows.route.view(-1, capacity) >= 0).sum(1)
-        self.load = Load(kept, routing.token.numel() - int(kept.sum()))
+        filled = kept.tolist()
+        self.load = Load(tuple(filled), routing.token.numel() - sum(filled))
         return rows
 
     def call(self, point: str, data: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from orch.models.load import Load
 from orch.models.profile import Mixture
 from orch.models.zoo.gates import CosineGate, ExpertChoiceGate, Gate, Routing, SoftGate
 from orch.models.zoo.mixture import (
@@ -137,7 +138,7 @@ def test_experts_that_choose_add_up_to_their_definition(capacity: float) -> None
             expected[token] += shares[token, expert] * outputs[token]
     torch.testing.assert_close(layer(x), expected)
     assert layer.load is not None
-    assert (layer.load.rows.tolist(), layer.load.dropped) == ([taken] * 3, 0)
+    assert layer.load == Load((taken,) * 3)
 
 
 @pytest.mark.parametrize("top_k", [1, 2])
@@ -248,7 +249,8 @@ def test_a_layer_knows_its_load_and_what_it_dropped() -> None:
         layer.gate.weight.copy_(torch.tensor([[9.0], [0], [0], [0]]).expand(4, 3))
     layer(torch.rand(8, 3) + 0.1)
     assert layer.load is not None
-    assert (layer.load.rows.tolist(), layer.load.dropped) == ([2, 0, 0, 0], 6)
+    assert layer.load == Load((2, 0, 0, 0), 6)
+    assert (layer.load.imbalance, layer.load.drop_rate) == (4.0, 0.75)
 
 
 def test_each_part_of_the_experts_is_kept_by_one_rank() -> None:
