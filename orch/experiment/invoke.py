@@ -24,7 +24,7 @@ from orch.experiment.figures import figures
 from orch.experiment.injection import refuse as refuse_faults
 from orch.experiment.outcome import Outcome, mode_of
 from orch.experiment.past import Past
-from orch.experiment.predict import Forecast, predict
+from orch.experiment.predict import Forecast, described, plan_stack, predict
 from orch.experiment.recovery import Recovery, smaller
 from orch.experiment.results import document, results, simulated_document
 from orch.experiment.show import Show
@@ -123,6 +123,19 @@ def _as_begun(asked: Invocation, past: RunDirectory) -> Invocation:
     return replace(asked, recipe=recipe, overrides=asked.overrides or overrides, on=asked.on or on)
 
 
+def _refuse_gathers(recipe: Recipe) -> None:
+    """Refuse stacks that gather rows for experts cut into slices: rows that go to all slices at once run, these do not."""
+    if recipe.layout.slices == 1:
+        return
+    inputs = described(recipe)
+    for name in recipe.stacks:
+        plan, _ = plan_stack(recipe, name, inputs, timed=False)
+        if any(task.op.kind == "gather_rows" for step in plan.steps for task in step):
+            message = f"stack {name} gathers rows for experts that are cut into slices: it can be planned, not run"
+            hint = "add parm: {schedule: s1}, or parallel.slices=1, or --simulate"
+            raise OrchError(message, code="E604", hint=hint)
+
+
 def refuse(recipe: Recipe) -> None:
     """Raise OrchError for a recipe that can be planned but not run, before anything is started."""
     if recipe.data is None:
@@ -131,9 +144,7 @@ def refuse(recipe: Recipe) -> None:
     if not recipe.model.runs:
         message = f"model {recipe.model.name} has only a profile: it can be planned, not run"
         raise OrchError(message, code="E604", hint="models that run: orch list models; or --simulate")
-    if recipe.layout.slices > 1:
-        message = "experts that are cut into slices (parallel.slices) can be planned, not run"
-        raise OrchError(message, code="E604", hint="parallel.slices=1, or --simulate")
+    _refuse_gathers(recipe)
     for stack in recipe.stacks.values():
         if stack.train.precision == "fp16":
             message = f"stack {stack.name}: fp16 training needs loss scaling, which orch does not have"

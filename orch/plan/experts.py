@@ -198,13 +198,14 @@ class AllToAll(Rows):
     `neighbours` ranks of the group share each node: all of it (WHOLE); the pairs on one node, or those on different ones
     (NEAR, FAR: both at once make the whole); or two hops (INSIDE the node to the rank whose place there is that of the
     rank meant, then ACROSS nodes; back in reverse). NEAR and INSIDE run in the group of the node, all others in that of
-    the experts.
+    the experts. `copies`: a row goes to so many ranks that share its expert, and comes back from each as a part of a sum.
     """
 
     kind: ClassVar[str] = "all_to_all"
     algorithm: str = field(default="", metadata={"unsaid": True})
     leg: str = field(default=WHOLE, metadata={"unsaid": True})
     neighbours: int = field(default=1, metadata={"unsaid": True})
+    copies: int = field(default=1, metadata={"unsaid": True})
 
     def seconds_for(self, nbytes: float, cluster: Cluster, span: Span) -> float:
         seconds: float = _leg_s(self, nbytes, cluster, span)

@@ -36,16 +36,24 @@ class Driver(Protocol):
 class LayerRun:
     """One mixture in one step. Made when the layer is called, gone when its backward has ended.
 
-    `ranks` and `place`: how many share the experts out, and which this is; `cells` from the plan.
+    `ranks` and `place`: how many share the experts out, and which this is; so many neighbours hold `slices` of the same
+    experts. `cells` from the plan.
     """
 
     def __init__(
-        self, layer: MixtureLayer, name: str, ranks: int, place: int, cells: Sequence[Cell] | None = None
+        self,
+        layer: MixtureLayer,
+        name: str,
+        ranks: int,
+        place: int,
+        cells: Sequence[Cell] | None = None,
+        slices: int = 1,
     ) -> None:
         self.layer = layer
         self.name = name
         self.ranks = ranks
         self.place = place
+        self.slices = slices
         self._cells = cells
         self.tokens: Tensor
         self.routing: Routing
@@ -78,7 +86,7 @@ class LayerRun:
         expert = torch.repeat_interleave(torch.arange(mixture.experts), counts)
         tally = torch.bincount(expert * len(cells) + cell, minlength=mixture.experts * len(cells))
         self._own = _Table(tally.view(1, mixture.experts, len(cells)), cells)
-        self._local = mixture.experts // self.ranks
+        self._local = mixture.experts // (self.ranks // self.slices)
         self._got: _Table | None = None
         rows = self.rows.gather(self.tokens)
         self._sent_rows = self.layer.call("before_dispatch", {"rows": rows})["rows"]
@@ -168,7 +176,8 @@ class LayerRun:
         """Return what the all-to-all of `op` hands over and fills."""
         op = cast(AllToAll, op)
         if op.part == COUNTS:
-            sent = self._own.tally.reshape(-1).clone()
+            by_part = self._own.tally.view(-1, self._local, len(self.cells))
+            sent = by_part.repeat_interleave(self.slices, 0).reshape(-1).clone()
             self._told = torch.empty_like(sent)
             return Parcel(sent, self._told, [], [])
         if op.part == RELAYED:
@@ -177,11 +186,15 @@ class LayerRun:
             self._relayed = torch.empty_like(sent)
             return Parcel(sent, self._relayed, [], [])
         begin, end = op.begin, op.end
-        mine = self._own.per_expert(begin, end)
-        there = [sum(mine[first : first + self._local]) for first in range(0, len(mine), self._local)]
+        there = [number for number in self._by_part(begin, end) for _ in range(self.slices)]
         here = self._table.per_source(begin, end)
         tallies = Tallies(there, here, partial(self._through_here, op.neighbours, begin, end))
         return self._legs.parcel(op, partial(self._rows_of, op.part, begin, end), tallies)
+
+    def _by_part(self, begin: int, end: int) -> list[int]:
+        """Return how many of this rank's rows of a chunk are meant for each part of the experts."""
+        mine = self._own.per_expert(begin, end)
+        return [sum(mine[first : first + self._local]) for first in range(0, len(mine), self._local)]
 
     def _by_neighbour(self, neighbours: int) -> Tensor:
         """Return this rank's rows [m, N, L, K] by the place on its node, and the node, of the rank they are meant for."""
@@ -210,7 +223,8 @@ class LayerRun:
                 tally = self._told.view(self.ranks, self._local, cells)
             else:
                 # Everybody has as many slots as this rank.
-                mine = self._own.tally[:, self.place * self._local : (self.place + 1) * self._local]
+                first = self.place // self.slices * self._local
+                mine = self._own.tally[:, first : first + self._local]
                 tally = mine.expand(self.ranks, self._local, cells)
             self._got = _Table(tally, self.cells)
         return self._got
@@ -221,7 +235,10 @@ class LayerRun:
         if left is not None:
             return left
         rows = self._sent_rows if part == "dispatch" else self._sent_gradients
-        return rows[self._own.places(begin, end).to(rows.device)]
+        rows = rows[self._own.places(begin, end).to(rows.device)]
+        if self.slices == 1:
+            return rows
+        return torch.cat([one for one in torch.split(rows, self._by_part(begin, end)) for _ in range(self.slices)])
 
     def _arrived(self, part: str, begin: int, end: int) -> Tensor:
         """Return the rows of a chunk that came, rank after rank; where one rank has all experts, its own."""
@@ -231,7 +248,11 @@ class LayerRun:
         """Put what came back into `rows`, chunk by chunk, where it left from."""
         for key in self._legs.waiting(part):
             _, begin, end = key
-            rows[self._own.places(begin, end).to(rows.device)] = self._legs.arrived(key)
+            came = self._legs.arrived(key)
+            if self.slices > 1:
+                parts = torch.split(came, [number * self.slices for number in self._by_part(begin, end)])
+                came = torch.cat([one.view(self.slices, -1, one.shape[1]).sum(0) if len(one) else one for one in parts])
+            rows[self._own.places(begin, end).to(rows.device)] = came
 
 
 class _Table:
@@ -297,11 +318,11 @@ class Crossed(torch.autograd.Function):
         return run.token_gradient.to(ctx.dtype), run.weight_gradient, None, None, None
 
 
-def spread(model: torch.nn.Module, part: int, parts: int) -> None:
-    """Keep the `part`-th of `parts` equal parts of every mixture's experts."""
-    if parts > 1:
+def spread(model: torch.nn.Module, part: tuple[int, int], piece: tuple[int, int] = (0, 1)) -> None:
+    """Keep one of some equal parts of every mixture's experts, and of these one of some slices: (which, of how many)."""
+    if part[1] * piece[1] > 1:
         for layer in mixture_layers(model).values():
-            layer.experts.keep(part, parts)
+            layer.experts.keep(part, piece)
 
 
 def expert_parameters(model: torch.nn.Module) -> frozenset[str]:

@@ -16,7 +16,7 @@ from orch.runtime import collectives
 from orch.runtime.base import Groups, backend_of
 from orch.runtime.buffers import DTYPES
 from orch.runtime.mixture import Cell, Crossed, Driver, LayerRun
-from orch.workload.layout import EXPERTS
+from orch.workload.layout import BLOCK, EXPERTS, SLICES
 
 
 class _Engine(Driver, Protocol):
@@ -35,9 +35,11 @@ class Mixtures:
         self._layers = mixture_layers(model)
         self._runs: dict[str, LayerRun] = {}
         self._dtypes: dict[str, torch.dtype] = {}
-        block = plan.groups[EXPERTS].block_of(rank) if EXPERTS in plan.groups else (rank,)
+        across = BLOCK if BLOCK in plan.groups else EXPERTS
+        block = plan.groups[across].block_of(rank) if across in plan.groups else (rank,)
         self._ranks, self._place = len(block), list(block).index(rank)
-        self._group = groups.get(EXPERTS)
+        self._slices = plan.groups[SLICES].size if SLICES in plan.groups else 1
+        self._group = groups.get(across)
         for task in plan.steps[0].of(Expert):
             op = task.op
             assert isinstance(op, Expert)
@@ -59,7 +61,7 @@ class Mixtures:
 
     def _path(self, name: str, layer: MixtureLayer, tokens: Tensor, routing: Routing) -> Tensor:
         cells = self._engine.cells(name)
-        run = LayerRun(layer, name, self._ranks, self._place, cells if torch.is_grad_enabled() else None)
+        run = LayerRun(layer, name, self._ranks, self._place, cells if torch.is_grad_enabled() else None, self._slices)
         run.routing = routing
         if not torch.is_grad_enabled():
             return self._alone(run, tokens)

@@ -156,8 +156,10 @@ def _send(number: int, task: Task, stream: int, place: int) -> Send:
     if not isinstance(task.op, Collective):
         raise RunError(f"task {task.name!r} is on stream {task.stream!r} but is no collective", code="E618")
     if isinstance(task.op, Rows) and not isinstance(task.op, AllToAll):
-        message = f"task {task.name!r}: experts that are cut into slices cannot be run"
-        raise RunError(message, code="E618", hint="such plans can be simulated: orch plan")
+        message = (
+            f"task {task.name!r}: rows are gathered for experts that are cut into slices, which can only be simulated"
+        )
+        raise RunError(message, code="E618", hint="with parm they go to all slices at once, which runs")
     return Send(number, task, task.op, stream, place)
 
 

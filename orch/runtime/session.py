@@ -36,7 +36,7 @@ from orch.runtime.engine import PlanEngine
 from orch.runtime.mixture import expert_parameters, spread
 from orch.runtime.optimizers import Schedule, optimizer_factory
 from orch.runtime.training import Training
-from orch.workload.layout import EXPERTS, NEIGHBOURS
+from orch.workload.layout import BLOCK, EXPERTS, NEIGHBOURS, SLICES, shared_out
 
 if TYPE_CHECKING:
     from orch.models.splits import Loaded
@@ -173,11 +173,12 @@ def load(worker: Place, job: StackJob) -> None:
     )
     blocks = {name: group.block_of(worker.rank) for name, group in job.plan.groups.items()}
     # Rows of a mixture travel in the plan's order, one chunk after another: on two threads they would share the link.
-    threads = {name: 1 if name in (EXPERTS, NEIGHBOURS) else GLOO_THREADS for name in blocks}
+    threads = {name: 1 if name in (EXPERTS, NEIGHBOURS, BLOCK) else GLOO_THREADS for name in blocks}
     groups = {name: worker.process_group(name, ranks, threads=threads[name]) for name, ranks in blocks.items()}
     _start_equal(worker, model)
-    if EXPERTS in blocks:
-        spread(model, list(blocks[EXPERTS]).index(worker.rank), len(blocks[EXPERTS]))
+    if shared_out(blocks):
+        places = [blocks.get(name, (worker.rank,)) for name in (EXPERTS, SLICES)]
+        spread(model, *((list(ranks).index(worker.rank), len(ranks)) for ranks in places))
     if job.engine is None:
         engine: Engine = PlanEngine(job.plan, model, setup, groups)
     else:
@@ -274,7 +275,7 @@ def evaluate(worker: Place, stack: str, seed: int) -> dict[str, float]:
     """
     training = training_of(worker, stack, seed)
     training.engine.flush()
-    spread_out, test = EXPERTS in training.engine.plan.groups, training.loaded.test
+    spread_out, test = shared_out(training.engine.plan.groups), training.loaded.test
     if worker.rank != 0 and not spread_out:
         return {}
     if spread_out:
@@ -304,7 +305,7 @@ def fingerprint(worker: Place, stack: str, seed: int) -> str:
     training = training_of(worker, stack, seed)
     training.engine.flush()
     digest = hashlib.sha256()
-    own = expert_parameters(training.engine.model) if EXPERTS in training.engine.plan.groups else frozenset()
+    own = expert_parameters(training.engine.model) if shared_out(training.engine.plan.groups) else frozenset()
     for name, parameter in sorted(training.engine.model.named_parameters()):
         if name in own:
             continue

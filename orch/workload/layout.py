@@ -11,8 +11,15 @@ from orch.models.profile import Mixture
 from orch.plan.buffers import Group
 
 EXPERTS, SLICES, REPLICAS = "experts", "slices", "replicas"
+# The ranks that hold each expert once: where experts are cut into slices, rows can go to all slices at once.
+BLOCK = "block"
 # Not of a layout but of where it lies: the ranks of an EXPERTS block that share a node.
 NEIGHBOURS = "neighbours"
+
+
+def shared_out(groups: Iterable[str]) -> bool:
+    """Whether a plan with such groups shares experts out: each rank holds some, or a slice of some."""
+    return not {EXPERTS, SLICES}.isdisjoint(groups)
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,8 @@ class Layout:
             "world": (range(p),),
             EXPERTS: tuple(range(first + k, first + e * s, s) for first in starts for k in range(s)),
             SLICES: tuple(range(first, first + s) for first in range(0, p, s)),
+            BLOCK: tuple(range(first, first + e * s) for first in starts),
             REPLICAS: tuple(range(k, p, e * s) for k in range(e * s)),
         }
-        sizes = {"world": p, EXPERTS: e, SLICES: s, REPLICAS: r}
+        sizes = {"world": p, EXPERTS: e, SLICES: s, BLOCK: e * s if s > 1 else 1, REPLICAS: r}
         return {name: Group(name, ranks) for name, ranks in blocks.items() if sizes[name] > 1 or name == "world"}

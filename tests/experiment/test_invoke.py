@@ -16,6 +16,7 @@ import pytest
 from orch.errors import OrchError, RunError
 from orch.experiment import execute, invoke
 from orch.experiment.invoke import Invocation
+from orch.recipe import load
 from orch.runtime import session
 from orch.track import indexer
 from tests.experiment import saboteurs
@@ -72,6 +73,13 @@ def test_what_cannot_run_is_refused_before_anything_is_made(ask, tmp_path, overr
     assert str(caught.value).startswith(message)
     assert caught.value.exit_code == 2
     assert not (tmp_path / "runs").exists()
+
+
+def test_experts_in_slices_run_where_rows_go_to_all_slices_at_once() -> None:
+    cut = ["parallel={experts: 2, slices: 2}", "stacks={whole: [naive-moe]}", "baseline=whole"]
+    with pytest.raises(OrchError, match="stack whole gathers rows for experts that are cut into slices"):
+        invoke.refuse(load("char-moe", cut))
+    invoke.refuse(load("char-moe", [cut[0], "stacks={whole: {parm: {schedule: s1}}}", cut[2]]))
 
 
 def test_a_run_leaves_a_directory_with_everything(ask, tmp_path) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from orch import registry
 from orch.errors import RunError
 from orch.models.draft import Draft
-from orch.models.profile import Profile
+from orch.models.profile import EXPERT_WIDTH, Profile
 from orch.models.zoo.gates import gate_of
 from orch.models.zoo.mixture import FeedForward, GatedFeedForward, MixtureLayer, mixture_layers
 from orch.plan import Plan, check, cut_crossings
@@ -30,7 +30,7 @@ from orch.testing import mixture, small
 from orch.workload import Layout, mixture_training
 from tests.runtime.worlds import World, run
 
-HIDDEN, INNER, LR, STEPS = 6, 10, 0.05, 2
+HIDDEN, INNER, LR, STEPS = 6, 12, 0.05, 2
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Case:
     stack: tuple[str, ...] = ()
     knobs: dict[str, Any] = field(default_factory=dict)
     nodes: int = 1
+    slices: int = 1
 
     @property
     def profile(self) -> Profile:
@@ -65,7 +66,7 @@ class Case:
         return draft.finish("mixed", "a test")
 
     def plan(self, world: int) -> Plan:
-        layout = Layout.of(world, self.profile.mixtures, self.spread)
+        layout = Layout.of(world, self.profile.mixtures, self.spread, self.slices)
         plain = mixture_training(self.profile, layout, 1)
         if self.stack:
             members = [small.member(registry.technique(name), **dict(self.knobs.get(name, {}))) for name in self.stack]
@@ -73,7 +74,7 @@ class Case:
                 world, alpha_s=1e-4, beta_s_per_byte=1e-6, rate_flops=1e7, all_reduce=(0.0, 1e-6),
                 nodes=self.nodes if world % self.nodes == 0 else 1, intra=(1e-4, 1e-6),
             )  # fmt: skip
-            context = small.context(self.profile.spread(layout.experts), where)
+            context = small.context(self.profile.spread(layout.experts, layout.slices), where)
             return apply(plain, arrange(members, registry.technique), context)[0]
         return check(cut_crossings(plain, lambda c: self.backward if c.backward else self.forward), finished=True)
 
@@ -130,14 +131,13 @@ def trained(world: World, case: Case, number: int) -> dict[str, Any]:
     model = Mixed(case)
     names = [name for name in plan.groups if name != "world"]
     groups = {"world": world.group(f"world{number}")}
-    part = parts = None
+    places = {"experts": (0, 1), "slices": (0, 1)}
     for name in names:
         block = list(plan.groups[name].block_of(world.rank))
         groups[name] = world.block(f"{name}{number}", block)
-        if name == "experts":
-            part, parts = block.index(world.rank), len(block)
-    if parts is not None and part is not None:
-        spread(model, part, parts)
+        if name in places:
+            places[name] = (block.index(world.rank), len(block))
+    spread(model, places["experts"], places["slices"])
     engine = PlanEngine(plan, model, Setup(optimizer_factory({"sgd": {"lr": LR}}), world.rank), groups)
     seen: dict[str, Any] = {"outputs": [], "inputs": []}
     for step in range(STEPS):
@@ -152,10 +152,10 @@ def trained(world: World, case: Case, number: int) -> dict[str, Any]:
     engine.flush()
     with torch.no_grad():
         seen["evaluated"] = loss_of(engine.module, *inputs(case, 0, 99))[1]
-    seen["own"] = sorted(expert_parameters(model)) if parts else []
+    seen["own"] = sorted(expert_parameters(model)) if len(names) else []
     seen["parameters"] = {name: p.detach().clone() for name, p in model.named_parameters()}
     seen["differences"] = engine.differences()
-    seen["place"] = (part or 0, parts or 1)
+    seen["places"] = places
     engine.settle()
     engine.close()
     return seen
@@ -239,10 +239,14 @@ def compare(case: Case, ranks: list[dict[str, Any]]) -> None:
             torch.testing.assert_close(found["outputs"][step], want["outputs"][step][rank], **close)
             torch.testing.assert_close(found["inputs"][step], want["inputs"][step][rank], **close)
         torch.testing.assert_close(found["evaluated"], want["evaluated"], **close)
-        part, parts = found["place"]
+        (part, parts), (piece, pieces) = found["places"]["experts"], found["places"]["slices"]
         for name, whole in want["parameters"].items():
             number = case.experts // parts
             value = whole[part * number : (part + 1) * number] if name in found["own"] else whole
+            width = EXPERT_WIDTH.get(name.rpartition(".")[2]) if name in found["own"] else None
+            if width is not None:
+                size = whole.shape[width] // pieces
+                value = value.narrow(width, piece * size, size)
             torch.testing.assert_close(
                 found["parameters"][name], value, msg=lambda text, n=name: f"{n}: {text}", **close
             )
@@ -301,6 +305,9 @@ REPLICATED = [
     ),
     Case(stack=("schemoe", "int8-rows", "dear"), nodes=2, tokens=1, routing="first"),
     Case(stack=("naive-moe", "two-level-a2a"), nodes=2, routing="first", top_k=1, tokens=5),
+    Case(stack=("parm",), spread=2, slices=2, knobs={"parm": {"schedule": "s1"}}),
+    Case(stack=("parm", "dear"), spread=2, slices=2, capacity=1.25, gated=True, knobs={"parm": {"schedule": "s1"}}),
+    Case(stack=("parm",), spread=2, slices=2, routing="first", top_k=1, knobs={"parm": {"schedule": "s1"}}),
 ]
 
 

@@ -13,6 +13,7 @@ from orch.workload import Layout
 def test_every_rank_is_once_in_every_group(world, experts, slices):
     groups = Layout(world, experts, slices).groups()
     sizes = {"experts": experts, "slices": slices, "replicas": world // (experts * slices)}
+    sizes["block"] = experts * slices if slices > 1 else 1  # all slices of all experts
     assert set(groups) == {"world"} | {name for name, size in sizes.items() if size > 1}
     for name, group in groups.items():
         assert sorted(rank for block in group.blocks for rank in block) == list(range(world))
@@ -24,6 +25,7 @@ def test_slices_are_neighbours_and_experts_lie_across():
     assert [list(block) for block in groups["slices"].blocks] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert [list(block) for block in groups["experts"].blocks] == [[0, 2], [1, 3], [4, 6], [5, 7]]
     assert [list(block) for block in groups["replicas"].blocks] == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert [list(block) for block in groups["block"].blocks] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def mixture(experts=6, inner=8):

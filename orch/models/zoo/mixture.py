@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from orch.models.load import Load
 from orch.models.mixture import MixtureKnobs
-from orch.models.profile import Mixture
+from orch.models.profile import EXPERT_WIDTH, Mixture
 from orch.models.zoo.gates import Routing, gate_of
 
 NOTHING = -1
@@ -109,6 +109,8 @@ class Experts(nn.Module):
     """
 
     experts: int
+    # How many ranks hold a slice each of these experts: what each adds once is shared out among them.
+    slices: int = 1
 
     def one(self, expert: int, x: Tensor) -> Tensor:
         """Return the output of expert `expert` for its rows."""
@@ -138,13 +140,17 @@ class Experts(nn.Module):
         ]
         return whole[0], dict(zip(parameters, whole[1:], strict=True))
 
-    def keep(self, part: int, parts: int) -> None:
-        """Keep the `part`-th of `parts` equal parts of the experts."""
-        number = self.experts // parts
+    def keep(self, part: tuple[int, int], piece: tuple[int, int] = (0, 1)) -> None:
+        """Keep one of some equal parts of the experts, and of these one of some slices: (which, of how many)."""
+        number = self.experts // part[1]
         for name, parameter in list(self.named_parameters(recurse=False)):
-            kept = parameter.detach()[part * number : (part + 1) * number].clone()
-            setattr(self, name, nn.Parameter(kept, requires_grad=parameter.requires_grad))
-        self.experts = number
+            kept = parameter.detach().narrow(0, part[0] * number, number)
+            width = EXPERT_WIDTH.get(name)
+            if width is not None:
+                size = kept.shape[width] // piece[1]
+                kept = kept.narrow(width, piece[0] * size, size)
+            setattr(self, name, nn.Parameter(kept.clone(), requires_grad=parameter.requires_grad))
+        self.experts, self.slices = number, piece[1]
 
 
 def spans(counts: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -166,16 +172,17 @@ class FeedForward(Experts):
 
     def one(self, expert: int, x: Tensor) -> Tensor:
         inner = torch.addmm(self.up_bias[expert].to(x.dtype), x, self.up[expert].to(x.dtype))
-        return torch.addmm(self.down_bias[expert].to(x.dtype), F.gelu(inner), self.down[expert].to(x.dtype))
+        bias = self.down_bias[expert].to(x.dtype) / self.slices
+        return torch.addmm(bias, F.gelu(inner), self.down[expert].to(x.dtype))
 
     def run(self, rows: Tensor, counts: Sequence[int]) -> tuple[Tensor, tuple[Tensor, ...]]:
         inner = rows.new_empty(rows.shape[0], self.up.shape[2])
         outputs = torch.empty_like(rows)
         for e, a, b in spans(counts):
             torch.addmm(self.up_bias[e].to(rows.dtype), rows[a:b], self.up[e].to(rows.dtype), out=inner[a:b])
-            torch.addmm(
-                self.down_bias[e].to(rows.dtype), F.gelu(inner[a:b]), self.down[e].to(rows.dtype), out=outputs[a:b]
-            )
+            bias = self.down_bias[e].to(rows.dtype)
+            bias = bias / self.slices if self.slices > 1 else bias
+            torch.addmm(bias, F.gelu(inner[a:b]), self.down[e].to(rows.dtype), out=outputs[a:b])
         return outputs, (rows, inner)
 
     def backward_rows(

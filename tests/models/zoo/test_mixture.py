@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -259,8 +260,27 @@ def test_each_part_of_the_experts_is_kept_by_one_rank() -> None:
     for part in range(3):
         mine = FeedForward(6, 2, 3)
         mine.load_state_dict(whole.state_dict())
-        mine.keep(part, 3)
+        mine.keep((part, 3))
         kept.append(mine)
     for name, parameter in whole.named_parameters():
         assert torch.equal(torch.cat([dict(part.named_parameters())[name] for part in kept]), parameter)
     assert kept[0].experts == 2
+
+
+@pytest.mark.parametrize("kind", [FeedForward, GatedFeedForward])
+def test_what_slices_of_experts_compute_adds_up_to_what_whole_ones_do(kind: type[Experts]) -> None:
+    torch.manual_seed(0)
+    whole = kind(4, 6, 8)  # type: ignore[call-arg]
+    for parameter in whole.parameters():
+        torch.nn.init.normal_(parameter)
+    rows = torch.randn(5, 6)
+    total = torch.zeros(5, 6)
+    for piece in range(4):
+        mine = copy.deepcopy(whole)
+        mine.keep((1, 2), (piece, 4))
+        with torch.no_grad():
+            total += mine.run(rows, [2, 3])[0]
+    kept = copy.deepcopy(whole)
+    kept.keep((1, 2))
+    with torch.no_grad():
+        torch.testing.assert_close(total, kept.run(rows, [2, 3])[0], rtol=1e-5, atol=1e-4)

@@ -1,0 +1,21 @@
+"""Mixtures whose experts are shared out and cut into slices, in eight processes: every shape equals the layer of one process."""
+
+import pytest
+
+from tests.runtime.test_mixture import Case, compare, train_all
+from tests.runtime.worlds import run
+
+S1 = {"parm": {"schedule": "s1"}}
+CASES = [
+    Case(experts=4, spread=spread, slices=slices, capacity=capacity, stack=("parm", "wfbp"), knobs=S1, routing=routing)
+    for spread, slices in ((2, 2), (2, 4), (4, 2))
+    for capacity, routing in ((None, "learned"), (1.25, "learned"), (None, "first"))
+]
+
+
+@pytest.mark.slow
+def test_every_shape_of_shares_and_slices_equals_the_layer_of_one_process() -> None:
+    found = list(zip(*run(8, train_all, CASES), strict=True))
+    assert len(found) == len(CASES)
+    for case, ranks in zip(CASES, found, strict=True):
+        compare(case, list(ranks))
