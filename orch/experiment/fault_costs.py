@@ -49,8 +49,8 @@ def cluster_under(cluster: Cluster, described: Cluster, fault: Fault) -> Cluster
     if inter is None or inter.level is not None:
         return replace(cluster, unequal=unequal)
     before, after = _pace(described), _pace(replace(described, unequal=unequal))
-    measured = tuple(replace(found, rate_bytes_per_s=before).at_rate(after) for found in inter.measured)
-    return cluster.with_links(inter=replace(inter, measured=measured))
+    carried = tuple(replace(found, rate_bytes_per_s=before).at_rate(after) for found in inter.measured)
+    return cluster.with_links(inter=replace(inter, measured=carried))
 
 
 def _pace(cluster: Cluster) -> float:
