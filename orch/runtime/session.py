@@ -176,9 +176,8 @@ def load(worker: Place, job: StackJob) -> None:
     threads = {name: 1 if name in (EXPERTS, NEIGHBOURS, BLOCK) else GLOO_THREADS for name in blocks}
     groups = {name: worker.process_group(name, ranks, threads=threads[name]) for name, ranks in blocks.items()}
     _start_equal(worker, model)
-    if shared_out(blocks):
-        places = [blocks.get(name, (worker.rank,)) for name in (EXPERTS, SLICES)]
-        spread(model, *((list(ranks).index(worker.rank), len(ranks)) for ranks in places))
+    places = [blocks.get(name, (worker.rank,)) for name in (EXPERTS, SLICES)]
+    spread(model, *((list(ranks).index(worker.rank), len(ranks)) for ranks in places))
     if job.engine is None:
         engine: Engine = PlanEngine(job.plan, model, setup, groups)
     else:

@@ -1,7 +1,9 @@
 """Parm: rows go to all ranks that share their expert in one exchange, and what these computed is added up where it comes back.
 
-Helps: experts shared out and cut into slices (`parallel.experts`, `parallel.slices`): no gather before them, no scatter behind.
-Does not: whole experts, or slices of all experts on every rank (then it changes nothing). Lossless.
+Helps: experts shared out and cut into slices (`parallel.experts`, `parallel.slices`) on networks that are no faster inside a node
+than between nodes, or where start-ups count: no gather before experts, no scatter behind. Does not: nodes with a fast network
+inside, as each row crosses once a slice (the paper's gain is mostly repeated work removed, of which there is none here); whole
+experts, or slices of all experts on every rank (then it changes nothing). Lossless.
 Source: Pan et al., INFOCOM 2024 (arXiv:2407.00599; abstract; details recollected and derived, checked in numbers): schedule S1
 with its EP&ESP all-to-all, for ranks that each have tokens of their own, as behind the paper's split of them. S2 splits behind
 the gate instead, which needs attention cut over the ranks of a node; orch draws none, so the choice is S1 or the baseline.
@@ -9,7 +11,7 @@ the gate instead, which needs attention cut over the ranks of a node; orch draws
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -26,6 +28,12 @@ class Config(Knobs):
     schedule: Literal["auto", "s1", "baseline"] = choice(
         "auto", "auto: the faster one of each layer, by costs; s1: one exchange; baseline: exchange, gather, scatter"
     )
+
+
+def settings(config: Config) -> Iterator[Config]:
+    """Yield a config with each schedule that `auto` chooses between."""
+    for schedule in ("s1", "baseline") if config.schedule == "auto" else (config.schedule,):
+        yield config.model_copy(update={"schedule": schedule})
 
 
 def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
@@ -106,6 +114,7 @@ technique = Technique(
     source="arXiv:2407.00599",
     lossless=True,
     config=Config,
+    settings=settings,
     excludes={
         "pipe-a2a": "it has a way of its own for rows",
         "two-level-a2a": "it has a way of its own for rows",
