@@ -163,19 +163,24 @@ def cell_key(recipe: Recipe, stack: str, mode: str, surroundings: Mapping[str, A
         "members": {member.name: member.config.model_dump(mode="json") for member in chosen.members},
         "train": chosen.train.model_dump(mode="json"),
         "mode": mode,
-        "frame": frame_facts(recipe, mode),
+        "frame": _frame(recipe, mode)[1],
         "around": {**surroundings, "code": [codes.get(member.name) for member in chosen.members]},
     }
     return hashlib.sha256(json.dumps(cell, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
-_FACTS: dict[tuple[int, str], tuple[Node | None, Any]] = {}
+_FACTS: dict[tuple[int, str], tuple[Node | None, Any, str]] = {}
 _NO_PART = ("name", "orch", "stacks", "techniques", "baseline", "when", "train", "sweep", "on", "uncertain")
 _MEASURED = ("measure", "seeds", "target")
 
 
 def frame_facts(recipe: Recipe, mode: str) -> Mapping[str, Any]:
     """Return what of a recipe decides a cell beside its stack: model, data, cluster; for a measured one how it is measured."""
+    return _frame(recipe, mode)[0]
+
+
+def _frame(recipe: Recipe, mode: str) -> tuple[Mapping[str, Any], str]:
+    """Return the facts of a frame, and their digest, both worked out once for all trials that share it."""
     cluster = recipe.tree.get("cluster")
     known = _FACTS.get((id(cluster), mode))
     if known is None or known[0] is not cluster:
@@ -183,6 +188,6 @@ def frame_facts(recipe: Recipe, mode: str) -> Mapping[str, Any]:
             _FACTS.clear()
         left_out = {*_NO_PART, *(_MEASURED if mode == "simulated" else ())}
         facts = {key: node.plain() for key, node in recipe.tree.items() if key not in left_out}
-        known = _FACTS[id(cluster), mode] = (cluster, facts)
-    found: Mapping[str, Any] = known[1]
-    return found
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+        known = _FACTS[id(cluster), mode] = (cluster, facts, digest)
+    return known[1], known[2]
