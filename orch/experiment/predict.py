@@ -131,9 +131,11 @@ def described(recipe: Recipe) -> Inputs:
     if compute is None:
         return Inputs(recipe.cluster, dict.fromkeys(recipe.stacks, profile), dict.fromkeys(recipe.stacks))
     steps = {name: compute.step_s(recipe.batch_per_worker(name)) for name in recipe.stacks}
-    profiles = {
-        name: profile.scaled_to(step * compute.forward, step * (1 - compute.forward)) for name, step in steps.items()
+    # Most stacks have one batch: what is scaled for it serves them all.
+    scaled = {
+        step: profile.scaled_to(step * compute.forward, step * (1 - compute.forward)) for step in set(steps.values())
     }
+    profiles = {name: scaled[step] for name, step in steps.items()}
     # The update is a part of what was measured, and nobody said which.
     return Inputs(recipe.cluster, profiles, dict.fromkeys(recipe.stacks, 0.0))
 

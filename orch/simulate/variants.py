@@ -80,7 +80,10 @@ def _closed(rows: list[Row]) -> bool:
 
 
 def _stretched(program: Program, factors: list[Any]) -> Program:
-    rows = [row._replace(seconds=row.seconds * factor) for row, factor in zip(program.rows, factors, strict=True)]
+    rows = [
+        Row(stream, seconds * factor, after, previous, lag)
+        for (stream, seconds, after, previous, lag), factor in zip(program.rows, factors, strict=True)
+    ]
     return Program(rows, program.awaited, program.kept)
 
 
@@ -111,14 +114,16 @@ def _shortened(program: Program) -> tuple[list[Row], dict[int, int]]:
             rows[places[old]] = joined._replace(seconds=joined.seconds + row.seconds)
         else:
             places[old] = len(rows)
-            rows.append(row._replace(after=after))
+            rows.append(Row(row.stream, row.seconds, after, row.previous, row.lag))
         last[row.stream] = old
     return rows, places
 
 
 def _linked(rows: list[Row], before: dict[int, int]) -> list[Row]:
     """Return `rows` with their predecessors in the step before numbered as that step's rows are now."""
-    return [row._replace(previous=tuple([before[place] for place in row.previous])) for row in rows]
+    return [
+        row._replace(previous=tuple([before[place] for place in row.previous])) if row.previous else row for row in rows
+    ]
 
 
 def _run(programs: list[list[Row]], num_streams: int, iterations: int) -> list[Any]:
