@@ -162,7 +162,7 @@ def _simulate(recipe: Recipe, asked: Invocation) -> Document:
         run.start()
         forecast = predict(recipe)
         _keep_plans(run, forecast)
-        _keep_traces(run, forecast, None)
+        keep_traces(run, forecast, None)
         found = simulated_document(forecast) | ({"faults": costs(recipe, forecast)} if recipe.faults else {})
         _keep_figures(run, figures(found, forecast, None))
         return _finish(run, found)
@@ -200,7 +200,7 @@ def _run(recipe: Recipe, on: str, run: RunLog, show: Show, past: Past | None) ->
         except BaseException as error:
             _keep_part(run, execution, on, error)
             raise
-    _keep_traces(run, outcome.forecast, outcome)
+    keep_traces(run, outcome.forecast, outcome)
     found = document(outcome, results(outcome), mode_of(on))
     if recipe.faults:
         found["faults"] = costs(recipe, outcome.forecast, outcome.trained)
@@ -255,7 +255,7 @@ def _keep_plans(run: RunLog, forecast: Forecast) -> None:
         run.write("plan.json", to_json(stack.plan), stack=name)
 
 
-def _keep_traces(run: RunLog, forecast: Forecast, outcome: Outcome | None) -> None:
+def keep_traces(run: RunLog, forecast: Forecast, outcome: Outcome | None) -> None:
     """Write each stack's timelines: predicted, and as rank 0 recorded it."""
     for name, stack in forecast.stacks.items():
         lanes = {f"{name}, predicted": stack.timeline}

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, date, datetime
+from typing import Any
 
 from orch.experiment.what_if import bit_per_s, slowest_link
 from orch.report.compare import LEVEL
@@ -140,19 +143,20 @@ def calibration(about: Subject) -> str:
     run = about.run
     if not run.simulated:
         taken = _started(run.facts, run.id)
-        return f"links and layer times measured in this run, {_age(taken)} ago ({taken:%Y-%m-%d})"
+        when = "nobody knows when" if taken is None else f"{_age(taken)} ago ({taken:%Y-%m-%d})"
+        return f"links and layer times measured in this run, {when}"
     cluster = about.cluster
     dates = [date(int(y), int(m), int(d)) for y, m, d in _DATE.findall(str(run.recipe.get("cluster")))]
     when = f"{_days(min(dates))} old" if dates else "the cluster file gives no date"
     return f"{cluster.device.basis} compute, {cluster.basis()} links; {when}"
 
 
-def _started(facts: object, run_id: str) -> datetime:
-    del facts
-    try:
-        return datetime.strptime(run_id[:15], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
-    except ValueError:
-        return datetime.fromtimestamp(time.time(), tz=UTC)
+def _started(facts: Mapping[str, Any], run_id: str) -> datetime | None:
+    """Return when the run began: its name says so, or, of a directory that was renamed and of a sweep's trial, its facts."""
+    for name in (run_id, str(facts.get("id", ""))):
+        with suppress(ValueError):
+            return datetime.strptime(name[:15], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+    return None
 
 
 def _age(then: datetime) -> str:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
+from orch.experiment.invoke import keep_traces
 from orch.experiment.outcome import Outcome, mode_of
 from orch.experiment.results import StackResult, document, results
 from orch.experiment.statistics import Speedup
@@ -62,6 +63,7 @@ def measured(bench: Bench, recipe: Recipe, sought: Sought, log: TrialLog) -> dic
     """Run baseline and best in shuffled blocks of one gang; return both and the gain with its interval."""
     outcome = bench.run(recipe, log)
     found = results(outcome)
+    keep_traces(log, outcome.forecast, outcome)
     log.finish(document(outcome, found, mode_of(bench.on)))
     baseline = recipe.baseline.name
     name = next(stack for stack in recipe.stacks if stack != baseline)

@@ -84,7 +84,7 @@ class Bench:
         """Run a recipe on warm workers. Raises what the run raises; out of memory, and a loss that is no number, as
         InfeasibleError."""
         log.write("recipe.yaml", json.dumps(recipe.resolved(), indent=1, default=str) + "\n")
-        log.write("run.json", _facts(recipe, mode_of(self.on)))
+        log.write("run.json", _facts(recipe, mode_of(self.on), "" if self.root is None else self.root.name))
         killed = killed_for_memory()
         with (
             open_gang(recipe, self.on, None if log.path is None else log.path / "logs") as gang,
@@ -164,10 +164,10 @@ class _Hosts(Quiet):
             self._bench._meet(self._number, self.execution.workers)
 
 
-def _facts(recipe: Recipe, mode: str) -> dict[str, Any]:
-    """Return what makes a trial's folder a run that can be compared and reported."""
+def _facts(recipe: Recipe, mode: str, sweep: str) -> dict[str, Any]:
+    """Return what makes a trial's folder a run that can be compared and reported; `sweep` is the id of the sweep's run."""
     return {
-        "recipe": recipe.name, "mode": mode, "stacks": {name: name for name in recipe.stacks},
+        "id": sweep, "recipe": recipe.name, "mode": mode, "stacks": {name: name for name in recipe.stacks},
         "seeds": list(recipe.seeds), "baseline": recipe.baseline.name,
     }  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orch.report import data
-from orch.report.captions import TITLES, calibration, caption
+from orch.report.captions import TITLES, _started, calibration, caption
 from orch.report.write import FIGURES
 
 
@@ -33,6 +33,14 @@ def test_a_cluster_file_that_gives_a_date_has_an_age(simulated, tmp_path: Path) 
     age = calibration(data.subject(tmp_path / "runs", dated))
     assert age.endswith(" days old")
     assert int(age.split()[-3]) > 2000
+
+
+def test_a_renamed_directory_is_as_old_as_it_was() -> None:
+    old = _started({"id": "20200101-000000-abcd"}, "copy")
+    assert old == _started({}, "20200101-000000-abcd")
+    assert old is not None
+    assert old.year == 2020
+    assert _started({}, "copy") is None
 
 
 def test_a_target_says_who_reached_it_and_when(measured, tmp_path: Path) -> None:

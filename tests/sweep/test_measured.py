@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+from pathlib import Path
 
 import pytest
 
@@ -44,11 +46,12 @@ def test_of_plans_that_come_out_alike_one_is_measured() -> None:
 def test_the_best_of_a_simulation_are_measured_once(search, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[int] = []
     run = Bench.run
+    monkeypatch.setattr("orch.track.indexer.available", lambda: False)
     monkeypatch.setattr(Bench, "run", lambda self, *given, **more: runs.append(1) or run(self, *given, **more))
     monkeypatch.setattr(confirm, "LEAST_BLOCKS", 1)
 
     def swept(**asked):
-        asked = Asked(str(search), FIRST, on="processes", runs=tmp_path / "runs", track=False, **asked)
+        asked = Asked(str(search), FIRST, on="processes", runs=tmp_path / "runs", **asked)
         return sweep(asked, Terminal(io.StringIO()))
 
     found = swept()
@@ -61,7 +64,12 @@ def test_the_best_of_a_simulation_are_measured_once(search, tmp_path, monkeypatc
     assert [pair["measured"] for pair in pairs] == [trial["values"]["step_time_s"] for trial in found["trials"]]
     confirmed = found["best"]["confirmed"]
     assert (confirmed["mode"], confirmed["over"]) == ("measured", "ddp")
-    assert swept() == found
+    kept = Path(found["run_dir"]) / "trials/confirmed"
+    assert (kept / "stacks/ddp/trace.json").is_file()
+    facts = json.loads((kept / "run.json").read_text())
+    assert (facts["id"], facts["baseline"]) == (Path(found["run_dir"]).name, "ddp")
+    again = swept()
+    assert (again["trials"], again["best"]) == (found["trials"], found["best"])
     assert len(runs) == 3
     more = swept(trials=3)
     assert [trial["params"] for trial in more["trials"][:2]] == [trial["params"] for trial in found["trials"]]
