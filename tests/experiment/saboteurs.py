@@ -36,12 +36,22 @@ def nudge(worker: Any, stack: str, seed: int) -> None:
             parameter.add_(1e-6)
 
 
-class Spoiled:
+class Around:
+    """A gang as it is: a base for those of which a test changes something."""
+
+    def __init__(self, gang: Any) -> None:
+        self._gang = gang
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._gang, name)
+
+
+class Spoiled(Around):
     """A gang that calls a saboteur before a function of the session."""
 
     def __init__(self, gang: Any, before: Any, saboteur: Any, stack: str) -> None:
-        self._gang, self._before, self._saboteur, self._stack = gang, before, saboteur, stack
-        self.size, self.kind, self.notes = gang.size, gang.kind, gang.notes
+        super().__init__(gang)
+        self._before, self._saboteur, self._stack = before, saboteur, stack
 
     def call(self, function: Any, *args: Any, **named: Any) -> list[Any]:
         if function is self._before and args[0] == self._stack:

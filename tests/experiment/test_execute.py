@@ -112,12 +112,12 @@ def test_ranks_that_disagree_end_the_run(tiny, tmp_path) -> None:
         run_of(tiny("seeds=[0]"), tmp_path, spoil)
 
 
-class _Killed:
+class _Killed(saboteurs.Around):
     """A gang in which rank 1 is killed when the given block of a stack begins."""
 
     def __init__(self, gang, stack: str, calls: int) -> None:
-        self._gang, self._stack, self._calls = gang, stack, calls
-        self.size, self.kind, self.notes = gang.size, gang.kind, gang.notes
+        super().__init__(gang)
+        self._stack, self._calls = stack, calls
         self.seen: Counter[str] = Counter()
 
     def call(self, function, *args, **named):

@@ -20,6 +20,7 @@ from orch.gang import make_gang
 from orch.runtime import session
 from orch.track.directory import Facts
 from orch.track.tracker import Tracker
+from tests.experiment import saboteurs
 from tests.experiment.conftest import Remembers
 
 STACKS = "stacks={ddp: [torch-ddp], dear: [dear], acp: [mg-wfbp, acp-sgd], topk: [top-k]}"
@@ -31,12 +32,12 @@ def pid(worker: Any) -> int:
     return os.getpid()
 
 
-class _Mortal:
+class _Mortal(saboteurs.Around):
     """A gang that loses a rank while it trains a block: which one and when is drawn, so many times in all."""
 
     def __init__(self, gang: Any, deaths: list[tuple[int, int]], calls: list[int]) -> None:
-        self._gang, self._deaths, self._calls = gang, deaths, calls
-        self.size, self.kind, self.notes = gang.size, gang.kind, gang.notes
+        super().__init__(gang)
+        self._deaths, self._calls = deaths, calls
 
     def call(self, function: Any, *args: Any, **named: Any) -> list[Any]:
         if function is session.run_block:
