@@ -274,6 +274,8 @@ class Execution:
     def _block(self, trained: Trained, block: int | None, steps: int) -> None:
         """Run one block of a stack and keep what it did; `block` None is training that is not timed."""
         key = (trained.stack, trained.seed)
+        if block is not None and self._known is None:
+            self._measured.speed(trained.stack)
         ranks = self._through_faults(key, len(trained.losses), steps, block)
         _refuse_differences(self._cell(key, block), ranks)
         # A step ends when its slowest rank does; the loss of a step is the mean over ranks, whose batches differ.

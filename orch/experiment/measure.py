@@ -35,6 +35,7 @@ PACE_ROUNDS, FEWEST_ROUNDS = 4, 2
 LONGEST_S = 1.5
 OPERATION_STEPS = 8
 MOST_PACED, FEWEST_PACED = 10, 2
+SPEED_STEPS = 3
 
 
 class Measurements:
@@ -49,8 +50,11 @@ class Measurements:
         self._links: list[LinkTimes] = []
         self._overheads: list[Overhead] = []
         self._operations: dict[str, Curve] = {}
-        # Ranks that share a core.
+        # Where each rank is, and how many share a core.
+        self._places: Sequence[warmup.Where] = ()
         self._crowd = 1.0
+        # Seconds of a plain step of the model, before each block that was timed, with the block's stack.
+        self._speeds: list[tuple[str, float]] = []
         # Seconds that had been trained before the last round.
         self._trained_s = 0.0
 
@@ -64,7 +68,8 @@ class Measurements:
         """
         first = not self._seen[self._keys[self._recipe.baseline.name]]
         if first and not self._recipe.cluster.uneven:  # a node that is held back does not run when it could
-            self._crowd = _crowd(self._gang.call(warmup.where))
+            self._places = self._gang.call(warmup.where)
+            self._crowd = _crowd(self._places)
         seed = self._recipe.seeds[0]
         for key, subject in self._subjects.items():
             self._seen[key].append(merge(self._gang.call(warmup.watch, subject, seed), self._crowd))
@@ -86,6 +91,17 @@ class Measurements:
         if block * ROUNDS // blocks != (block - 1) * ROUNDS // blocks and trained_s - self._trained_s >= AGAIN_S:
             self.round()
             self._trained_s = trained_s
+
+    def speed(self, stack: str) -> None:
+        """Measure how fast the machine is now, just before a block of `stack`, where ranks share cores: between two rounds
+        such a machine may change its speed several times.
+        """
+        key = self._keys[stack]
+        if self._crowd > 1.0 and self._seen[key]:
+            steps = max(1, min(SPEED_STEPS, int(PACE_S / self._seen[key][-1].step_s)))
+            ranks = self._gang.call(warmup.speed, self._subjects[key], self._recipe.seeds[0], steps)
+            # Step by step: ranks that train together wait in each step for whoever is slowest in it.
+            self._speeds.append((stack, mean(_in_turns(self._places, ran) for ran in zip(*ranks, strict=True))))
 
     def operations(self, plans: Mapping[str, Plan]) -> None:
         """Measure what the techniques of each stack compute themselves: encode, decode, and what feedback does.
@@ -117,8 +133,17 @@ class Measurements:
         merged = {key: _over_rounds(_settled(seen)) for key, seen in self._seen.items()}
         # Watching shows the parts of a mixture, not that they are one.
         mixtures = self._recipe.model.mixtures
-        profiles = {name: replace(merged[key].profile, mixtures=mixtures) for name, key in self._keys.items()}
-        return Inputs(self._cluster(), profiles, {name: merged[key].update_s for name, key in self._keys.items()})
+        found = {name: self._in_its_blocks(name, merged[key]) for name, key in self._keys.items()}
+        profiles = {name: replace(seen.profile, mixtures=mixtures) for name, seen in found.items()}
+        return Inputs(self._cluster(), profiles, {name: seen.update_s for name, seen in found.items()})
+
+    def _in_its_blocks(self, stack: str, seen: Observation) -> Observation:
+        """Return what was seen as it was on the machine of the stack's own blocks: their median, as of measured times."""
+        key = self._keys[stack]
+        alike = [(name, seconds) for name, seconds in self._speeds if self._keys[name] == key]
+        after = [seconds for _, seconds in alike[1:]] + [seconds for _, seconds in alike[-1:]]
+        own = [(before + behind) / 2 for (name, before), behind in zip(alike, after, strict=True) if name == stack]
+        return seen.lasting(median(own)) if own else seen
 
     def _cluster(self) -> Cluster:
         """Return the recipe's cluster with what this gang's collectives cost, alone and beside compute."""
@@ -148,10 +173,14 @@ class Measurements:
         plans: list[Plan | None] = [None, without_peers(silent), without_peers(sends)]
         steps = max(FEWEST_PACED, min(MOST_PACED, int(turn_s / seen.step_s)))
         rounds = max(FEWEST_ROUNDS, min(PACE_ROUNDS, int(PACE_ROUNDS * turn_s / (steps * seen.step_s))))
+        if (
+            self._crowd > 1.0
+        ):  # a machine that changes its speed: the shorter the turns, the more alike it is to all three
+            steps, rounds = 1, rounds * steps
         ranks = self._gang.call(warmup.pace, subject, self._recipe.seeds[0], plans, rounds, steps)
-        bare, engine, sending = ([self._crowd * median(rank[place]) for rank in ranks] for place in range(3))
         number = sum(isinstance(task.op, Collective) for task in sends.steps[0])
-        return Overhead(_difference(engine, bare), _difference(sending, engine) / max(1, number), SOURCE)
+        step_s, sent_s = (self._crowd * _difference(ranks, place, place - 1) for place in (1, 2))
+        return Overhead(step_s, sent_s / max(1, number), SOURCE)
 
 
 def subject_of(recipe: Recipe, stack: str) -> Subject:
@@ -163,7 +192,17 @@ def subject_of(recipe: Recipe, stack: str) -> Subject:
     return Subject(recipe.model, recipe.data, recipe.batch_per_worker(stack), optimizer, train.precision, rate)
 
 
-def _crowd(places: Sequence[tuple[str, tuple[int, ...], int]]) -> float:
+def _in_turns(places: Sequence[warmup.Where], ran_s: Sequence[float]) -> float:
+    """Return the seconds until every rank has run for its `ran_s`, those of a core by turns: the slowest core's, which all
+    wait for.
+    """
+    cores: dict[tuple[str, tuple[int, ...]], float] = {}
+    for (host, own, _), seconds in zip(places, ran_s, strict=True):
+        cores[host, own] = cores.get((host, own), 0.0) + seconds / len(own)
+    return max(cores.values())
+
+
+def _crowd(places: Sequence[warmup.Where]) -> float:
     """Return how many ranks' threads share a core on the fullest machine, at least 1."""
     threads: dict[str, int] = {}
     cores: dict[str, set[int]] = {}
@@ -182,19 +221,10 @@ def _settled(rounds: list[Round]) -> list[Round]:
 
 def _over_rounds(seen: Sequence[Observation]) -> Observation:
     """Return one observation of all rounds: as long as they were on average."""
-    together = merge(seen)
-    scale = mean(one.step_s for one in seen) / together.step_s
-    modules = together.profile.modules
-    forward, backward = (
-        scale * sum(getattr(module, name) or 0.0 for module in modules) for name in ("forward_s", "backward_s")
-    )
-    return replace(
-        together,
-        profile=together.profile.scaled_to(forward, backward),
-        update_s=scale * together.update_s,
-        step_s=scale * together.step_s,
-    )
+    return merge(seen).lasting(mean(one.step_s for one in seen))
 
 
-def _difference(more: Sequence[float], less: Sequence[float]) -> float:
-    return max(0.0, median(after - before for after, before in zip(more, less, strict=True)))
+def _difference(ranks: Sequence[warmup.Paces], more: int, less: int) -> float:
+    """Return by how much a step under plan `more` takes longer than the one under `less` beside it, over rounds and ranks."""
+    found = (median(long - short for long, short in zip(rank[more], rank[less], strict=True)) for rank in ranks)
+    return max(0.0, mean(found))

@@ -42,6 +42,15 @@ class Observation:
     passes: tuple[Pass, ...] = field(default=(), repr=False)
     ran_s: float = 0.0
 
+    def lasting(self, step_s: float) -> Observation:
+        """Return the same step taking `step_s` seconds in all."""
+        scale, modules = step_s / self.step_s, self.profile.modules
+        forward, backward = (
+            scale * sum(getattr(module, name) or 0.0 for module in modules) for name in ("forward_s", "backward_s")
+        )
+        profile = self.profile.scaled_to(forward, backward)
+        return replace(self, profile=profile, update_s=scale * self.update_s, step_s=step_s)
+
 
 @dataclass
 class Pass:

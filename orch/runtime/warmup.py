@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -39,9 +40,11 @@ from orch.runtime.session import (
 WARM_STEPS = 2
 # Of each plan, round by round, the seconds of a step.
 Paces = tuple[tuple[float, ...], ...]
+# A rank's machine, its cores, and how many of them its threads fill.
+Where = tuple[str, tuple[int, ...], int]
 
 
-def where(worker: Place) -> tuple[str, tuple[int, ...], int]:
+def where(worker: Place) -> Where:
     """Return this rank's machine, its cores, and how many of them its threads can fill; 0 on a GPU."""
     count = os.cpu_count() or 1
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(count)
@@ -98,6 +101,29 @@ def pace(worker: Place, subject: Subject, seed: int, plans: Sequence[Plan | None
                 if number:  # the first round warms up
                     seconds[place].append((clock() - begin) / steps)
     return tuple(tuple(found) for found in seconds)
+
+
+def speed(worker: Place, subject: Subject, seed: int, steps: int) -> tuple[float, ...]:
+    """Return the seconds that this thread runs in each of `steps` plain steps of the model, as the machine is now. All
+    ranks are called at once. The model is kept, so that a call costs its steps and little more.
+    """
+    key = ("speed", str(subject.model), str(subject.data), subject.batch, subject.precision, str(subject.optimizer))
+    if key not in worker.cache:
+        loaded = load_data(subject)
+        setup = Setup(optimizer_factory(subject.optimizer), seed=seed, schedule=subject.learning_rate)
+        train = _bare(subject.model.build(seed).to(worker.device), setup)
+        loss_of, batch = loss_function(worker, subject, loaded), next(batches_of(worker, subject, seed, loaded))
+        worker.cache[key] = partial(train, lambda forward: loss_of(forward, batch))
+        worker.cache[key]()
+    step = worker.cache[key]
+    meet(worker)
+    gc.disable()
+    times = [time.thread_time()]
+    for _ in range(steps):
+        step()
+        times.append(time.thread_time())
+    gc.enable()
+    return tuple(end - begin for begin, end in pairwise(times))
 
 
 def operations(worker: Place, subject: Subject, seed: int, plan: Plan, steps: int) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orch.experiment.measure import Measurements, _crowd, _over_rounds, _settled
+from orch.experiment.measure import Measurements, _crowd, _difference, _in_turns, _over_rounds, _settled
 from orch.gang.inline import InlineGang
 from orch.runtime.observe import Observation, Pass, merge
 from orch.testing import small
@@ -35,6 +35,22 @@ def test_rounds_are_as_long_as_they_were_on_average() -> None:
     assert replace(together, passes=()) == replace(_over_rounds([seen(10.0)]), passes=())
 
 
+def test_a_stack_is_predicted_for_the_speed_that_the_machine_had_in_its_blocks() -> None:
+    subject: Any = SimpleNamespace(batch=1, precision="fp32", optimizer={})
+    measurements = Measurements(SimpleNamespace(), InlineGang(), {"a": subject, "b": subject, "c": subject})
+    measurements._speeds = [("a", 4.0), ("b", 6.0), ("b", 10.0), ("a", 20.0)]
+    # Each block lies between two looks: a's between 4 and 6, and after 20; b's between 6 and 10, and 10 and 20.
+    assert measurements._in_its_blocks("a", seen(5.0)).step_s == pytest.approx(12.5)
+    assert measurements._in_its_blocks("b", seen(5.0)).step_s == pytest.approx(11.5)
+    assert measurements._in_its_blocks("c", seen(5.0)).step_s == pytest.approx(5.0)  # it had none
+
+
+def test_the_runtimes_own_work_is_what_neighbouring_steps_differ_by() -> None:
+    ranks = [((10.0, 20.0, 10.0), (11.0, 21.0, 30.0)), ((10.0, 10.0, 20.0), (13.0, 9.0, 23.0))]  # one with a hiccup
+    assert _difference(ranks, 1, 0) == pytest.approx(2.0)  # 1 of one rank, 3 of the other
+    assert _difference(ranks, 0, 1) == 0.0  # nothing takes less than nothing
+
+
 def test_ranks_that_share_a_core_take_as_long_as_all_of_them_run() -> None:
     alone = Observation(PROFILE, 1.0, 9.0, True, (STAMPS,), ran_s=3.0)
     assert merge([alone, replace(alone, ran_s=4.0)], crowd=2.0).step_s == pytest.approx(8.0)
@@ -44,6 +60,8 @@ def test_ranks_that_share_a_core_take_as_long_as_all_of_them_run() -> None:
     assert _crowd([("a", (0,), 1)] * 2) == 2.0  # of several, both on one
     assert _crowd([("a", (0, 1), 2), ("b", (0, 1), 2)]) == 1.0
     assert _crowd([("a", (0,), 0)] * 2) == 1.0  # devices of their own
+    assert _in_turns([("a", (0,), 1), ("a", (1,), 1)] * 2, [1.0, 2.0, 1.5, 4.0]) == 6.0  # of the slower core
+    assert _in_turns([("a", (0, 1), 1)] * 3, [1.0, 2.0, 3.0]) == 3.0  # wherever the kernel puts them
 
 
 @pytest.mark.parametrize(
