@@ -63,3 +63,10 @@ def test_every_rank_says_where_it_is_and_how_many_cores_it_fills(gang: Any) -> N
     assert len({host for host, _, _ in places}) == 1
     assert [count for _, _, count in places] == [1, 1]  # a gang's own threads, where nobody asks for more
     assert all(set(own) <= set(range(os.cpu_count() or 1)) and own for _, own, _ in places)
+
+
+def test_the_machines_speed_is_that_of_plain_steps(gang: Any) -> None:
+    for _ in range(2):  # the second time with the model of the first
+        for ran in gang.call(warmup.speed, SUBJECT, 0, 3):
+            assert len(ran) == 3
+            assert min(ran) > 0.0
