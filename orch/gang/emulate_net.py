@@ -162,7 +162,7 @@ class Network:
         shared = shaping.cpu_group(self.cluster)
         with contextlib.suppress(OSError):
             if shared is not None:
-                os.mkdir(shared)
+                shaping.make_cpu_group(shared)
         for node, cores in enumerate(limits):
             if cores is not None:
                 shaping.limit_cpu(self.cluster, node, cores)

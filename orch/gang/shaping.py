@@ -36,6 +36,7 @@ _QUEUE_S = 0.05  # a packet that would wait longer is dropped, as a switch with 
 _MOST_BURST_BYTES, _MOST_QUEUE_BYTES = 1 << 22, 1 << 28  # what the kernel can count
 UNSHAPED = 1.25e11  # a terabit: no limit that anything here reaches
 _PERIOD_S, _SMALLEST_QUOTA_S = 10e-3, 1e-3  # the kernel takes no quota below 1 ms
+_WEIGHT = 16  # usual groups
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 
@@ -131,11 +132,20 @@ def limit_cpu(cluster: str, node: int, cores: float | None) -> None:
     if cores is None and not os.path.isdir(group):
         return
     try:
-        os.makedirs(group, exist_ok=True)
+        make_cpu_group(group)
         _set_quota(group, cores)
         _move(cluster, node, shared if cores is None else group)
     except OSError as error:
         raise RunError(f"the CPU of node {node} cannot be limited: {error}", code="E732") from error
+
+
+def make_cpu_group(group: str) -> None:
+    """Make a CPU group, if it is not there, whose processes come before whatever else the machine does: that is no part of
+    the cluster. OSError: the kernel refused.
+    """
+    os.makedirs(group, exist_ok=True)
+    old = os.path.exists(f"{group}/cpu.shares")
+    _write(f"{group}/{'cpu.shares' if old else 'cpu.weight'}", str(_WEIGHT * (1024 if old else 100)))
 
 
 def _set_quota(group: str, cores: float | None) -> None:

@@ -151,6 +151,8 @@ def test_a_slow_node_has_the_less_cpu_and_gets_it_back() -> None:
             return
         shared = cpu_group(net.cluster)
         assert net.group(1) == shared  # one group for all: in groups of their own nodes would wait for one another
+        weight = next(path for name in ("cpu.shares", "cpu.weight") if (path := Path(shared or "", name)).exists())
+        assert int(weight.read_text()) in (16 * 1024, 16 * 100)
         with sleeper(net, 1) as moved:
             assert becomes_true(lambda: processes(net.cluster, 1) == [moved.pid])
             net.shaping.slow(1, 2.0)
