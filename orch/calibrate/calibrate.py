@@ -21,7 +21,7 @@ from orch.calibrate.device import DeviceRates, measure_device
 from orch.errors import OrchError
 from orch.experiment.predict import Inputs, predict
 from orch.experiment.show import Show
-from orch.gang import make_gang, refuse_or_note
+from orch.gang import make_gang
 from orch.gang.machine import part_of_cores
 from orch.recipe import Recipe, load
 
@@ -77,12 +77,12 @@ def _together(links: Sequence[Link]) -> Link | None:
 
 def calibrate(asked: Asked, show: Show) -> Calibration:
     """Measure every world of `asked` and return what was found. Raises OrchError for what cannot be run."""
-    from orch.experiment.invoke import HERE, gang_settings
+    from orch.experiment.invoke import HERE, gang_settings, refuse_gang
     from orch.experiment.measure import Measurements, subject_of
     from orch.runtime import session
 
     whole = _recipe(asked)
-    refuse_or_note(asked.on, whole.cluster.world_size)
+    refuse_gang(whole, asked.on)
     clusters: dict[int, Cluster] = {}
     asked_for = _worlds(asked, whole.cluster)
     for count, key in asked_for:

@@ -35,7 +35,8 @@ PACE_ROUNDS, FEWEST_ROUNDS = 4, 2
 LONGEST_S = 1.5
 OPERATION_STEPS = 8
 MOST_PACED, FEWEST_PACED = 10, 2
-SPEED_STEPS = 3
+# A rank that ran less of the time than this did not lose the rest to others: it came late.
+SPEED_STEPS, LEAST_SHARE = 3, 0.5
 
 
 class Measurements:
@@ -100,8 +101,7 @@ class Measurements:
         if self._crowd > 1.0 and self._seen[key]:
             steps = max(1, min(SPEED_STEPS, int(PACE_S / self._seen[key][-1].step_s)))
             ranks = self._gang.call(warmup.speed, self._subjects[key], self._recipe.seeds[0], steps)
-            # Step by step: ranks that train together wait in each step for whoever is slowest in it.
-            self._speeds.append((stack, mean(_in_turns(self._places, ran) for ran in zip(*ranks, strict=True))))
+            self._speeds.append((stack, _in_turns(self._places, ranks)))
 
     def operations(self, plans: Mapping[str, Plan]) -> None:
         """Measure what the techniques of each stack compute themselves: encode, decode, and what feedback does.
@@ -192,14 +192,21 @@ def subject_of(recipe: Recipe, stack: str) -> Subject:
     return Subject(recipe.model, recipe.data, recipe.batch_per_worker(stack), optimizer, train.precision, rate)
 
 
-def _in_turns(places: Sequence[warmup.Where], ran_s: Sequence[float]) -> float:
-    """Return the seconds until every rank has run for its `ran_s`, those of a core by turns: the slowest core's, which all
-    wait for.
+def _in_turns(places: Sequence[warmup.Where], paces: Sequence[warmup.Pace]) -> float:
+    """Return the seconds of a step of ranks that share cores and train together: on each core they run by turns, and all
+    wait in each step for the slowest core of that step. What else ran there meanwhile (the hosts of workers, the machine)
+    takes as much longer as it took of the time from the first rank's begin to the last one's end.
     """
-    cores: dict[tuple[str, tuple[int, ...]], float] = {}
-    for (host, own, _), seconds in zip(places, ran_s, strict=True):
-        cores[host, own] = cores.get((host, own), 0.0) + seconds / len(own)
-    return max(cores.values())
+    cores: dict[tuple[str, tuple[int, ...]], list[warmup.Pace]] = {}
+    for (host, own, _), pace in zip(places, paces, strict=True):
+        cores.setdefault((host, own), []).append(pace)
+    steps: list[list[float]] = []
+    shares = []
+    for (_, own), here in cores.items():
+        steps.append([sum(ran) / len(own) for ran in zip(*(pace.ran_s for pace in here), strict=True)])
+        whole_s = max(pace.end_s for pace in here) - min(pace.begin_s for pace in here)
+        shares.append(min(1.0, max(LEAST_SHARE, sum(steps[-1]) / whole_s)))
+    return mean(map(max, zip(*steps, strict=True))) / mean(shares)
 
 
 def _crowd(places: Sequence[warmup.Where]) -> float:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -42,6 +42,16 @@ WARM_STEPS = 2
 Paces = tuple[tuple[float, ...], ...]
 # A rank's machine, its cores, and how many of them its threads fill.
 Where = tuple[str, tuple[int, ...], int]
+
+
+class Pace(NamedTuple):
+    """When a rank began and ended a few steps, in seconds of a clock that all ranks of a machine share, and the seconds that
+    its thread ran in each.
+    """
+
+    begin_s: float
+    end_s: float
+    ran_s: tuple[float, ...]
 
 
 def where(worker: Place) -> Where:
@@ -103,9 +113,9 @@ def pace(worker: Place, subject: Subject, seed: int, plans: Sequence[Plan | None
     return tuple(tuple(found) for found in seconds)
 
 
-def speed(worker: Place, subject: Subject, seed: int, steps: int) -> tuple[float, ...]:
-    """Return the seconds that this thread runs in each of `steps` plain steps of the model, as the machine is now. All
-    ranks are called at once. The model is kept, so that a call costs its steps and little more.
+def speed(worker: Place, subject: Subject, seed: int, steps: int) -> Pace:
+    """Return how long `steps` plain steps of the model take as the machine is now. All ranks are called at once. The model
+    is kept, so that a call costs its steps and little more.
     """
     key = ("speed", str(subject.model), str(subject.data), subject.batch, subject.precision, str(subject.optimizer))
     if key not in worker.cache:
@@ -118,12 +128,13 @@ def speed(worker: Place, subject: Subject, seed: int, steps: int) -> tuple[float
     step = worker.cache[key]
     meet(worker)
     gc.disable()
-    times = [time.thread_time()]
+    begin, times = time.monotonic(), [time.thread_time()]
     for _ in range(steps):
         step()
         times.append(time.thread_time())
+    end = time.monotonic()
     gc.enable()
-    return tuple(end - begin for begin, end in pairwise(times))
+    return Pace(begin, end, tuple(after - before for before, after in pairwise(times)))
 
 
 def operations(worker: Place, subject: Subject, seed: int, plan: Plan, steps: int) -> dict[str, float]:

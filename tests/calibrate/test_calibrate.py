@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 import pytest
 
 from orch.calibrate import Asked, calibrate
 from orch.calibrate import calibrate as found_by_name
+from orch.cluster.node import Node
 from orch.errors import OrchError
 from orch.experiment.show import Quiet
+from tests.gang.emulation import can_emulate
 
 
 def asked(*, overrides: Sequence[str] = ("cluster.devices_per_node=2",), nodes: tuple[int, ...] = ()) -> Asked:
@@ -44,3 +47,17 @@ def test_worlds_that_do_not_exist_are_refused(nodes: tuple[int, ...], text: str)
 def test_a_cluster_that_nobody_knows_is_refused() -> None:
     with pytest.raises(OrchError, match="nowhere"):
         calibrate(Asked("nowhere", "processes"), Quiet())
+
+
+@can_emulate
+def test_emulated_worlds_are_made_of_the_clusters_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[int, int]] = []
+
+    def make(on: str, size: int, *, nodes: Sequence[Node], **_: object) -> NoReturn:
+        made.append((size, len(nodes)))
+        raise OrchError("enough", code="E710")
+
+    monkeypatch.setattr(__import__(found_by_name.__module__, fromlist=["make_gang"]), "make_gang", make)
+    with pytest.raises(OrchError, match="enough"):
+        calibrate(Asked("emulated-4x200mbit", "emulate", nodes=(2, 4)), Quiet())
+    assert made == [(2, 2)]

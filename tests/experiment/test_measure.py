@@ -11,6 +11,7 @@ import pytest
 from orch.experiment.measure import Measurements, _crowd, _difference, _in_turns, _over_rounds, _settled
 from orch.gang.inline import InlineGang
 from orch.runtime.observe import Observation, Pass, merge
+from orch.runtime.warmup import Pace
 from orch.testing import small
 
 PROFILE = small.profile([(4,), (8,)], [1.0, 2.0], [0.5, 0.5])
@@ -45,6 +46,22 @@ def test_a_stack_is_predicted_for_the_speed_that_the_machine_had_in_its_blocks()
     assert measurements._in_its_blocks("c", seen(5.0)).step_s == pytest.approx(5.0)  # it had none
 
 
+def test_ranks_that_share_cores_wait_in_each_step_for_the_slowest_core_and_for_what_else_runs_there() -> None:
+    bound = [("a", (0,), 1), ("a", (1,), 1)] * 2
+    paces = [
+        Pace(0.0, 6.0, (1.0, 2.0)),
+        Pace(0.0, 6.0, (3.0, 1.0)),
+        Pace(0.0, 6.0, (1.0, 2.0)),
+        Pace(0.5, 6.0, (1.0, 1.0)),
+    ]
+    assert _in_turns(bound, paces) == 4.0  # in both steps a core needs 4, and nothing else ran
+    slowed = [pace._replace(end_s=8.0) for pace in paces]
+    assert _in_turns(bound, slowed) == pytest.approx(4.0 / 0.75)
+    assert _in_turns(bound, [pace._replace(end_s=60.0) for pace in paces]) == pytest.approx(8.0)
+    anywhere = [("a", (0, 1), 1)] * 3
+    assert _in_turns(anywhere, [Pace(0.0, 3.0, (ran,)) for ran in (1.0, 2.0, 3.0)]) == pytest.approx(3.0)
+
+
 def test_the_runtimes_own_work_is_what_neighbouring_steps_differ_by() -> None:
     ranks = [((10.0, 20.0, 10.0), (11.0, 21.0, 30.0)), ((10.0, 10.0, 20.0), (13.0, 9.0, 23.0))]  # one with a hiccup
     assert _difference(ranks, 1, 0) == pytest.approx(2.0)  # 1 of one rank, 3 of the other
@@ -60,8 +77,6 @@ def test_ranks_that_share_a_core_take_as_long_as_all_of_them_run() -> None:
     assert _crowd([("a", (0,), 1)] * 2) == 2.0  # of several, both on one
     assert _crowd([("a", (0, 1), 2), ("b", (0, 1), 2)]) == 1.0
     assert _crowd([("a", (0,), 0)] * 2) == 1.0  # devices of their own
-    assert _in_turns([("a", (0,), 1), ("a", (1,), 1)] * 2, [1.0, 2.0, 1.5, 4.0]) == 6.0  # of the slower core
-    assert _in_turns([("a", (0, 1), 1)] * 3, [1.0, 2.0, 3.0]) == 3.0  # wherever the kernel puts them
 
 
 @pytest.mark.parametrize(
