@@ -206,7 +206,7 @@ def _in_turns(places: Sequence[warmup.Where], paces: Sequence[warmup.Pace]) -> f
         steps.append([sum(ran) / len(own) for ran in zip(*(pace.ran_s for pace in here), strict=True)])
         whole_s = max(pace.end_s for pace in here) - min(pace.begin_s for pace in here)
         shares.append(min(1.0, max(LEAST_SHARE, sum(steps[-1]) / whole_s)))
-    return mean(map(max, zip(*steps, strict=True))) / mean(shares)
+    return mean([max(each) for each in zip(*steps, strict=True)]) / mean(shares)
 
 
 def _crowd(places: Sequence[warmup.Where]) -> float:
