@@ -201,12 +201,13 @@ def _in_turns(places: Sequence[warmup.Where], paces: Sequence[warmup.Pace]) -> f
     for (host, own, _), pace in zip(places, paces, strict=True):
         cores.setdefault((host, own), []).append(pace)
     steps: list[list[float]] = []
-    shares = []
+    shares: list[float] = []
     for (_, own), here in cores.items():
         steps.append([sum(ran) / len(own) for ran in zip(*(pace.ran_s for pace in here), strict=True)])
         whole_s = max(pace.end_s for pace in here) - min(pace.begin_s for pace in here)
         shares.append(min(1.0, max(LEAST_SHARE, sum(steps[-1]) / whole_s)))
-    return mean([max(each) for each in zip(*steps, strict=True)]) / mean(shares)
+    slowest: list[float] = [max(each) for each in zip(*steps, strict=True)]
+    return mean(slowest) / mean(shares)
 
 
 def _crowd(places: Sequence[warmup.Where]) -> float:
