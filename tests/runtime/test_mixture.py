@@ -358,7 +358,16 @@ def drawn_cases(number: int, seed: int) -> list[Case]:
         stack = random.choice(
             [(), ("fsmoe",), ("fsmoe", "wfbp"), ("pipemoe", "dear"), ("naive-moe",), ("tutel", "mg-wfbp")]
         )
-        knobs = {"fsmoe": {"smallest": f"{random.choice([4, 64, 1024])}B", "degree": random.choice([None, 1, 3, 5])}}
+        knobs: dict[str, Any] = {
+            "fsmoe": {"smallest": f"{random.choice([4, 64, 1024])}B", "degree": random.choice([None, 1, 3, 5])},
+            "schemoe": {
+                "order": random.choice(["optsche", "breadth", "serial"]),
+                "degree": random.choice([None, 2, 5]),
+            },
+        }
+        scheduled = [*stack, *([] if {"fsmoe", "pipemoe", "naive-moe", "tutel"} & set(stack) else ["schemoe"])]
+        others = [["pipe-a2a"], ["two-level-a2a"], ["pairwise-a2a"], []], [[], [], ["int8-rows"], ["bfp8-rows"]]
+        stack = (*scheduled, *(name for options in others for name in random.choice(options)))
         cases.append(
             Case(
                 experts,
@@ -373,6 +382,7 @@ def drawn_cases(number: int, seed: int) -> list[Case]:
                 spread=spread_over,
                 stack=stack,
                 knobs=knobs,
+                nodes=random.choice([1, 2, 2]),
             )
         )
     return cases
