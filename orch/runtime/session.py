@@ -130,11 +130,13 @@ def prepare(worker: Place, subject: Subject) -> dict[str, Any]:
     """
     worker.cache[_SESSION] = _Session()
     loaded = load_data(subject)
-    model = subject.model.build(seed=0)
-    if isinstance(subject.model, PythonModel) or subject.batch == 1:  # too few for some batch normalisations
-        refuse_misfit(subject.model, model, loaded, subject.batch)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    del model
+    key = ("parameters", str(subject.model), str(subject.data), subject.batch)
+    if key not in worker.cache:  # a sweep prepares the same again and again
+        model = subject.model.build(seed=0)
+        if isinstance(subject.model, PythonModel) or subject.batch == 1:  # too few for some batch normalisations
+            refuse_misfit(subject.model, model, loaded, subject.batch)
+        worker.cache[key] = sum(parameter.numel() for parameter in model.parameters())
+        del model
     _settle(worker)
     return {
         "rank": worker.rank,
@@ -144,14 +146,12 @@ def prepare(worker: Place, subject: Subject) -> dict[str, Any]:
         "niceness": os.nice(0),
         "device": worker.device,
         "data": loaded.facts(),
-        "parameters": parameters,
+        "parameters": worker.cache[key],
     }
 
 
 def _settle(worker: Place) -> None:
-    """Take the libraries that data and model have loaded out of the collector's sight: they stay, and a block begins with
-    a collection, which then costs next to nothing. Once a worker, which outlives its runs.
-    """
+    """Take what is loaded by now out of the collector's sight, once a worker: every block begins with a collection."""
     if _SETTLED not in worker.cache:
         worker.cache[_SETTLED] = True
         gc.collect()
