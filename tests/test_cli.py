@@ -202,7 +202,7 @@ def test_commands_are_completed() -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("orch check quick", {"quickstart"}),
+        ("orch check quick", {"quickstart", "quickstart-search"}),
         ("orch test mg-", {"mg-wfbp"}),
         ("orch show local", {"local-4"}),
         ("orch list tech", {"techniques"}),
