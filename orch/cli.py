@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 a fault of orch itself, 2 the user's input, 3 a run failed
 
 from __future__ import annotations
 
+import atexit
 import errno
 import importlib
 import io
@@ -12,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _JSON_FLAGS = {"--json", "--json-schema"}
 _HELP_FLAGS = {"-h", "--help"}
 _INTERRUPTED = OrchError("interrupted", code="E002")
+_INTERRUPTED_CODE = 130
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
@@ -124,6 +126,19 @@ def orch(
     del version, debug  # both are acted on before a command runs
 
 
+def program() -> int:
+    """Run the command line of this process. After Ctrl-C, what was registered for the end is done, and no more: taking an
+    interpreter with torch and Ray apart takes seconds on a busy machine.
+    """
+    code = main()
+    if code == _INTERRUPTED_CODE:
+        atexit._run_exitfuncs()
+        with suppress(OSError):
+            sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; prints at most one line about what went wrong."""
     _open_streams()
@@ -187,7 +202,7 @@ def _outcome(arguments: list[str], *, debug: bool) -> tuple[int, object]:
     except typer.Exit as ending:
         return ending.exit_code, None
     except (KeyboardInterrupt, typer.Abort):
-        return _failed(_INTERRUPTED, 130)
+        return _failed(_INTERRUPTED, _INTERRUPTED_CODE)
     except OrchError as error:
         if debug:
             raise
