@@ -35,8 +35,8 @@ def command(
     as_json: Json = False,
 ) -> object:
     """Predict one step of every stack: time, gain, exposed communication, bytes, memory. Starts nothing."""
+    from orch.experiment import trace as traces
     from orch.experiment.predict import predict, predict_scales
-    from orch.experiment.trace import write_trace
     from orch.recipe import load
 
     found = load(recipe, overrides or [])
@@ -44,7 +44,7 @@ def command(
     differences = _differences(forecast, *diff) if diff is not None else None
     scales = predict_scales(recipe, overrides or [], scale) if scale is not None else {}
     if trace is not None:
-        write_trace(trace, {name: stack.timeline for name, stack in forecast.stacks.items()})
+        traces.write_trace(trace, traces.trace({name: stack.timeline for name, stack in forecast.stacks.items()}))
     if as_json:
         document = _document(forecast)
         if kept := _measured_cells(found):

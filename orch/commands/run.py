@@ -32,6 +32,10 @@ def command(
         str | None,
         typer.Option(metavar="RUN", help="Go on with a run that ended before it was done: its id, or last."),
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the trace of all ranks here too (ui.perfetto.dev); see trace.json."),
+    ] = None,
     no_track: Annotated[bool, typer.Option("--no-track", help="Leave no run directory and no index entry.")] = False,
     print_only: Annotated[
         bool,
@@ -46,28 +50,42 @@ def command(
     """Run every stack in one gang, in shuffled blocks; compare them with the baseline and with their predictions."""
     from orch.launch import WAYS
 
+    _refuse_unmeant(on in WAYS, on, recipe is None or resume is not None, trace, "--print" if print_only else job)
     if on in WAYS:
-        if recipe is None or resume is not None:
-            raise OrchError(f"--on {on} begins a run of a recipe", code="E001", hint=f"orch run RECIPE --on {on}")
         return _launch(on, recipe, overrides or [], runs, job or [], print_only, as_json)
-    if print_only or job:
-        option = "--print" if print_only else "--job"
-        raise OrchError(f"{option} is about what is submitted", code="E001", hint="--on slurm, or --on kuberay")
     from orch.experiment.invoke import Invocation, invoke
     from orch.experiment.show import Terminal
 
     document = invoke(
         Invocation(
-            recipe, tuple(overrides or ()), on=on, simulate=simulate, runs=runs, track=not no_track, resume=resume
+            recipe,
+            tuple(overrides or ()),
+            on=on,
+            simulate=simulate,
+            runs=runs,
+            track=not no_track,
+            resume=resume,
+            trace=trace,
         ),
         Terminal(),
     )
     if document is None:
         return None  # a rank of torchrun other than the first: rank 0 speaks for all
-    if not as_json:
-        _say(document, recipe or document["experiment"])
+    _say(document, recipe or document["experiment"], quiet=as_json)
     _draw(document)
     return document if as_json else None
+
+
+def _refuse_unmeant(elsewhere: bool, on: str | None, goes_on: bool, trace: Path | None, job: object) -> None:
+    """Raise OrchError (E001) for options that mean nothing together: about a job where there is none, and the other way."""
+    if elsewhere and trace is not None:
+        hint = "trace.json in the run directory is the same"
+        raise OrchError("--trace is written where a run ends, which is elsewhere", code="E001", hint=hint)
+    if elsewhere and goes_on:
+        raise OrchError(f"--on {on} begins a run of a recipe", code="E001", hint=f"orch run RECIPE --on {on}")
+    if job and not elsewhere:
+        option = "--print" if job == "--print" else "--job"
+        raise OrchError(f"{option} is about what is submitted", code="E001", hint="--on slurm, or --on kuberay")
 
 
 def _launch(
@@ -110,7 +128,9 @@ def _launch(
     return {"job": number, "script": text} if as_json else None
 
 
-def _say(document: dict[str, Any], recipe: str) -> None:
+def _say(document: dict[str, Any], recipe: str, *, quiet: bool) -> None:
+    if quiet:
+        return
     from orch.commands._output import say, table
     from orch.experiment.tables import faults_of, footnotes, next_steps, table_of
 

@@ -11,11 +11,13 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from orch.errors import OrchError, RunError
+from orch.errors import OrchError
 from orch.experiment import expert_load
 from orch.experiment import inputs as kept
 from orch.experiment.breakdown import measured_breakdowns
 from orch.experiment.checkpoints import Checkpoints
+from orch.experiment.checks import refuse_differences, refuse_unequal
+from orch.experiment.clocks import Clocks
 from orch.experiment.injection import FIRED, Deaths, Injection
 from orch.experiment.injection import refuse as refuse_faults
 from orch.experiment.known import Known, warm_up
@@ -33,6 +35,7 @@ from orch.plan.fault import Fault
 from orch.plan.timeline import Timeline
 from orch.recipe import Recipe
 from orch.runtime import keep, session
+from orch.runtime.alignment import offset
 from orch.runtime.checkpoint import Saved
 from orch.runtime.session import Block, Progressed, StackJob
 from orch.track.steps import Step, Value
@@ -202,6 +205,7 @@ class Execution:
         left = [name for name in results if (name, seed) not in self._prints]
         for name in left:
             self._enter(results[name])
+        before = self._gang.call(offset)
         begun: int | None = None
         for work in self._works[seed]:
             trained = results[work.stack]
@@ -217,9 +221,12 @@ class Execution:
                 self._keep(trained)
                 if work.block is not None and self._after_block is not None:
                     self._after_block(trained)
+        clocks = Clocks(before, self._gang.call(offset))
         recorded = {name: self._finish(results[name]) for name in left}
         computing = {name: self._planned.stacks[name].compute_s for name in left if self._timed}
         recorded = recorded if self._timed else {}
+        for name, timelines in recorded.items():
+            results[name].ranks, results[name].clock_error_s = clocks.aligned(timelines), clocks.error_s
         for name, parts in measured_breakdowns(recorded, computing).items():
             results[name].breakdown = parts
 
@@ -277,7 +284,7 @@ class Execution:
         if block is not None and self._known is None:
             self._measured.speed(trained.stack)
         ranks = self._through_faults(key, len(trained.losses), steps, block)
-        _refuse_differences(self._cell(key, block), ranks)
+        refuse_differences(self._cell(key, block), ranks)
         # A step ends when its slowest rank does; the loss of a step is the mean over ranks, whose batches differ.
         times = [max(each) for each in zip(*(rank.step_times_s for rank in ranks), strict=True)]
         losses = _means(rank.losses for rank in ranks)
@@ -336,10 +343,7 @@ class Execution:
         timelines = [found and replace(found, mode=mode) for found in recorded]
         trained.timeline = timelines[0] if self._timed else None
         prints = self._in(key, session.fingerprint, *key)
-        odd = [rank for rank, value in enumerate(prints) if value != prints[0]]
-        if odd:
-            message = f"{self._cell(key)}: after training, rank {odd[0]} holds other parameters than rank 0"
-            raise RunError(message, code="E611", hint="the techniques of this stack do not do the same on every rank")
+        refuse_unequal(self._cell(key), prints)
         self._keep(trained, last=True)
         self._in(key, session.forget, *key)
         self._loaded.remove(key)
@@ -388,12 +392,3 @@ class Execution:
 
 def _means(ranks: Iterable[Sequence[float]]) -> list[float]:
     return [fmean(each) for each in zip(*ranks, strict=True)]
-
-
-def _refuse_differences(cell: str, ranks: Sequence[Block]) -> None:
-    """A run that did not do what its plan says has measured something else: its figures would be about nothing."""
-    for rank, block in enumerate(ranks):
-        if block.differences:
-            more = f" (and {len(block.differences) - 1} more)" if len(block.differences) > 1 else ""
-            message = f"{cell}: rank {rank} did not run its plan: {block.differences[0]}{more}"
-            raise RunError(message, code="E610", hint="report it: the technique or the runtime is at fault")

@@ -28,14 +28,14 @@ from orch.experiment.predict import Forecast, described, plan_stack, predict
 from orch.experiment.recovery import Recovery, smaller
 from orch.experiment.results import document, results, simulated_document
 from orch.experiment.show import Show
-from orch.experiment.trace import trace
+from orch.experiment.trace import refuse_place, run_trace, trace, write_trace
 from orch.gang import Gang, alike, make_gang, refuse_or_note, serve_other_ranks
 from orch.plan import to_json
 from orch.recipe import Recipe, load
 from orch.track.directory import Facts, RunDirectory
 from orch.track.settings import runs_root
 from orch.track.tracker import RunLog, Tracker
-from orch.units import format_count
+from orch.units import format_count, format_seconds
 
 if TYPE_CHECKING:
     from orch.experiment.execute import Execution
@@ -51,7 +51,7 @@ _WORKER_IN_THIS_PROCESS = ("inline", "torchrun")
 @dataclass(frozen=True)
 class Invocation:
     """What the user asked for. `on` None means what the recipe says; `resume` names a run that is to go on, and then the
-    recipe may be left to it.
+    recipe may be left to it. `trace` is where the trace of the run goes besides its directory.
     """
 
     recipe: str | None
@@ -61,6 +61,7 @@ class Invocation:
     runs: Path | None = None
     track: bool = True
     resume: str | None = None
+    trace: Path | None = None
 
 
 def invoke(asked: Invocation, show: Show) -> Document | None:
@@ -70,6 +71,8 @@ def invoke(asked: Invocation, show: Show) -> Document | None:
     """
     if asked.on == "torchrun" and not asked.simulate and serve_other_ranks():
         return None
+    if asked.trace is not None:
+        refuse_place(asked.trace)
     past = None
     if asked.resume is not None:
         past = resume.find(runs_root(asked.runs), asked.resume, asked.recipe)
@@ -96,7 +99,7 @@ def invoke(asked: Invocation, show: Show) -> Document | None:
             path = run.path
             stacks, workers = len(recipe.stacks), recipe.cluster.world_size
             show.stage(f"{recipe.name}: {format_count(stacks, 'stack')} on {format_count(workers, 'worker')}, {on}")
-            return _run(recipe, on, run, show, None if past is None else Past(past))
+            return _run(recipe, on, run, show, None if past is None else Past(past), asked.trace)
     except BaseException:
         show.end()
         if path is not None and path.exists():  # what the user has to correct leaves no run
@@ -163,6 +166,8 @@ def _simulate(recipe: Recipe, asked: Invocation) -> Document:
         forecast = predict(recipe)
         _keep_plans(run, forecast)
         keep_traces(run, forecast, None)
+        if asked.trace is not None:
+            write_trace(asked.trace, trace({name: stack.timeline for name, stack in forecast.stacks.items()}))
         found = simulated_document(forecast) | ({"faults": costs(recipe, forecast)} if recipe.faults else {})
         _keep_figures(run, figures(found, forecast, None))
         return _finish(run, found)
@@ -178,7 +183,7 @@ def refuse_gang(recipe: Recipe, on: str) -> tuple[str, ...]:
     return refuse_or_note(on, recipe.cluster.world_size, _device(recipe), _nodes(recipe, on))
 
 
-def _run(recipe: Recipe, on: str, run: RunLog, show: Show, past: Past | None) -> Document:
+def _run(recipe: Recipe, on: str, run: RunLog, show: Show, past: Past | None, place: Path | None) -> Document:
     log_dir = None if run.path is None else run.path / "logs"
 
     def open_on(one: Recipe) -> Gang:
@@ -201,6 +206,7 @@ def _run(recipe: Recipe, on: str, run: RunLog, show: Show, past: Past | None) ->
             _keep_part(run, execution, on, error)
             raise
     keep_traces(run, outcome.forecast, outcome)
+    _keep_run_trace(run, outcome, place, show)
     found = document(outcome, results(outcome), mode_of(on))
     if recipe.faults:
         found["faults"] = costs(recipe, outcome.forecast, outcome.trained)
@@ -263,6 +269,21 @@ def keep_traces(run: RunLog, forecast: Forecast, outcome: Outcome | None) -> Non
         if measured is not None:
             lanes[f"{name}, rank 0"] = measured
         run.write("trace.json", trace(lanes), stack=name)
+
+
+def _keep_run_trace(run: RunLog, outcome: Outcome, place: Path | None, show: Show) -> None:
+    """Write the trace of all ranks beside what was predicted, and say how far their clocks may be apart."""
+    error_s = outcome.clock_error_s
+    made = None if run.path is None and place is None else run_trace(outcome)
+    if made is None or error_s is None:
+        return
+    run.write("trace.json", made)
+    if place is not None:
+        write_trace(place, made)
+    path = place or (None if run.path is None else run.path / "trace.json")
+    if path is not None:
+        clocks = f"their clocks within {format_seconds(error_s)}" if error_s else "which share one clock"
+        show.stage(f"trace of all ranks, {clocks}, beside the predictions: {path}")
 
 
 def _keep_figures(run: RunLog, texts: Mapping[str, str]) -> None:

@@ -26,8 +26,8 @@ class Trained:
 
     `clock_s` [steps] is the stack's own clock at the end of each step; `judged` holds (clock_s, loss, accuracy) on
     held-out data before the first step and after every block; `loads` of mixtures' experts (step, clock_s, loads) come
-    after every block. `timeline` is rank 0's, of a few last steps; `breakdown`
-    says where their time went.
+    after every block. `timeline` is rank 0's, of a few last steps; `breakdown` says where their time went. `ranks` are the
+    timelines of all, on rank 0's clock within `clock_error_s`.
     """
 
     stack: str
@@ -40,6 +40,8 @@ class Trained:
     loads: list[tuple[int, float, Loads]] = field(default_factory=list)
     timeline: Timeline | None = None
     breakdown: Breakdown | None = None
+    ranks: tuple[Timeline | None, ...] = ()
+    clock_error_s: float = 0.0
 
     def first(self, blocks: int, steps: int) -> Trained:
         """Return the first `blocks` blocks of this training, which end with step `steps`."""
@@ -66,6 +68,11 @@ class Outcome:
     def of(self, stack: str) -> list[Trained]:
         """Return the trainings of one stack, by seed."""
         return [trained for trained in self.trained if trained.stack == stack]
+
+    @property
+    def clock_error_s(self) -> float | None:
+        """How far a stamp of any rank may be off on rank 0's clock, seconds; None where no rank recorded anything."""
+        return max((trained.clock_error_s for trained in self.trained if trained.ranks), default=None)
 
     def comparable(self) -> Outcome | None:
         """Return the part in which every stack has done the same blocks, so that they can be paired; None for none.

@@ -29,7 +29,7 @@ class Timeline:
 
     `starts[i]` and `ends[i]` are arrays [tasks of step i % period] in seconds, NaN where a task did not run (the
     first iteration has nothing of a previous one to finish); `boundaries` [iterations] is when each iteration's own
-    work ended, over all ranks.
+    work ended, over all ranks. `began_s` is the moment of 0 on the clock of who recorded it.
     """
 
     plan: Plan
@@ -37,6 +37,7 @@ class Timeline:
     ends: tuple[Times, ...]
     boundaries: Times
     mode: Literal["simulated", "emulated", "measured"]
+    began_s: float = 0.0
 
     def __len__(self) -> int:
         return len(self.starts)

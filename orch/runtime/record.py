@@ -107,7 +107,7 @@ class Record:
         for step in steps:
             starts.append(np.array(_begun(self.plan, step, last)) - zero)
         ends = tuple(np.array(step.ends) - zero for step in steps)
-        return Timeline(self.plan, tuple(starts), ends, np.array([step.end - zero for step in steps]), mode)
+        return Timeline(self.plan, tuple(starts), ends, np.array([step.end - zero for step in steps]), mode, zero)
 
 
 def _begun(plan: Plan, step: StepRecord, last: dict[str, float]) -> list[float]:

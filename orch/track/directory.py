@@ -6,6 +6,7 @@
     environment.json   code, packages, hardware, links, seeds, threads; project.diff beside it
     inputs.json        what the predictions of a real run computed with: its links, its layer times
     stacks/<name>/     plan.json, trace.json, steps.seed0.csv, values.seed0.csv, ...
+    trace.json         all ranks of a real run on one clock, beside what was predicted, for ui.perfetto.dev
     trials.jsonl       of a sweep: what came of each trial, a line each; trials/<number>/ of one that really ran
     figures/           every figure with the CSV it was drawn from
     logs/rank0.log     one per rank, and driver.log

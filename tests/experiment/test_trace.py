@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from orch.errors import OrchError
-from orch.experiment.trace import trace, write_trace
+from orch.experiment.trace import STEPS, refuse_place, run_trace, trace, write_trace
 from orch.simulate import simulate
 from orch.testing.small import cluster, profile
 from orch.workload import data_parallel
@@ -48,7 +49,50 @@ def test_tasks_of_a_lane_never_overlap() -> None:
 
 
 def test_a_written_trace_is_json_and_a_place_that_refuses_is_said(tmp_path: Path) -> None:
-    write_trace(tmp_path / "t.json", {"one": TIMELINE})
+    write_trace(tmp_path / "t.json", trace({"one": TIMELINE}))
     assert json.loads((tmp_path / "t.json").read_text())["displayTimeUnit"] == "ms"
     with pytest.raises(OrchError, match=r"^cannot write .*none/t.json: No such file or directory \[E602\]$"):
-        write_trace(tmp_path / "none" / "t.json", {"one": TIMELINE})
+        write_trace(tmp_path / "none" / "t.json", {})
+
+
+def test_a_place_that_cannot_take_a_trace_is_refused_before_the_run(tmp_path: Path) -> None:
+    assert refuse_place(tmp_path / "t.json") is None
+    with pytest.raises(OrchError, match=r"cannot write .*: it is a folder \[E602\]"):
+        refuse_place(tmp_path)
+    with pytest.raises(OrchError, match=r"there is no folder .*none \[E602\]"):
+        refuse_place(tmp_path / "none" / "t.json")
+
+
+def test_a_run_is_one_trace_of_all_ranks_on_one_clock_with_the_prediction_beside_them(finished) -> None:
+    made = run_trace(finished.outcome)
+    events = made["traceEvents"]
+    processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert list(processes.values()) == ["rank 0 (measured)", "rank 1 (measured)", "predicted (simulated)"]
+    assert made["otherData"]["clock_error_s"] == 0.0  # one machine
+    lanes = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert {(pid, name) for (pid, _), name in lanes.items()} >= {
+        (pid, name) for pid in processes for name in (STEPS, "compute", "net.inter")
+    }
+    complete = [e for e in events if e["ph"] == "X"]
+    for (pid, tid), name in lanes.items():
+        own = sorted((e["ts"], e["dur"]) for e in complete if (e["pid"], e["tid"]) == (pid, tid))
+        assert own
+        if name == STEPS and pid < 3:  # stacks take turns
+            assert all(start + length <= later + 1.0 for (start, length), (later, _) in pairwise(own))
+
+
+def test_ranks_are_in_the_same_step_at_the_same_time_and_so_is_the_prediction(finished) -> None:
+    events = run_trace(finished.outcome)["traceEvents"]
+    for stack in ("plain", "merged", "small"):
+        first = [e for e in events if e.get("cat") == STEPS and e["name"] == f"{stack}, step 0"]
+        assert [e["pid"] for e in first] == [1, 2, 3]
+        assert first[2]["ts"] == first[0]["ts"]
+        # Ranks leave a collective together: on one clock their steps overlap, whichever of them began sooner.
+        assert max(e["ts"] for e in first[:2]) < min(e["ts"] + e["dur"] for e in first[:2])
+    assert min(e["ts"] for e in events if e["ph"] == "X" and e["pid"] < 3) >= 0.0
+
+
+def test_nothing_recorded_is_no_trace(finished) -> None:
+    outcome = finished.outcome
+    bare = replace(outcome, trained=[replace(trained, ranks=()) for trained in outcome.trained])
+    assert (run_trace(bare), bare.clock_error_s) == (None, None)
