@@ -11,7 +11,7 @@ PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet -
 COMPILE := $(BIN)/python -m compileall -q orch techniques
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-machines test-others browser quick lint format bench bench-accuracy matrix gpu wheel clean distclean
+.PHONY: help run test test-machines test-others browser quick lint format bench bench-accuracy bench-links matrix gpu wheel clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 18
@@ -62,6 +62,9 @@ bench: $(STAMPS)/dev  ## every figure of benchmarks/RESULTS.md, again
 
 bench-accuracy: $(STAMPS)/dev  ## predicted and emulated step times over models, stacks and links (root; an hour)
 	@$(BIN)/python -m benchmarks.bench_accuracy $(ARGS)
+
+bench-links: $(STAMPS)/dev  ## every technique for gradients on emulated links beside torch's DDP (root; goes on where it stopped)
+	@$(BIN)/python -m benchmarks.bench_links $(ARGS)
 
 matrix: $(STAMPS)/dev  ## every technique with every other, in worlds 1 to 8; emulated clusters again and again (long)
 	@$(BIN)/python -m pytest -q --long tests/matrix $(ARGS)
