@@ -74,13 +74,17 @@ class ForkServer:
                 raise EOFError("the fork server is gone") from error
 
     def exit_of(self, pid: int) -> int | None:
-        """Return how `pid` ended (negative: by that signal), None while it lives. Kernel's word, through the server."""
+        """Return how `pid` ended (negative: by that signal), None while it lives. Kernel's word, through the server.
+
+        That the server is dead is read off its socket. `Popen.poll` would know too, but a Ctrl-C inside it can leave its
+        lock taken, and the wait in `close` would never end.
+        """
         with self._lock:
-            with contextlib.suppress(EOFError, OSError):
+            try:
                 while self.connection.poll():
                     self._note(self.connection.recv())
-            if pid not in self._exits and self._process.poll() is not None:
-                self._exits[pid] = -signal.SIGKILL  # the server is dead, so the kernel has killed all its workers
+            except (EOFError, OSError):
+                self._exits.setdefault(pid, -signal.SIGKILL)  # the kernel has killed all workers with their server
             return self._exits.get(pid)
 
     def kill(self, pid: int) -> None:

@@ -95,6 +95,18 @@ def test_a_killed_driver_leaves_no_worker(number: signal.Signals) -> None:
     assert becomes_true(lambda: not any(alive(pid) for pid in pids), within_s=5)
 
 
+def test_a_dead_server_is_noticed_without_the_lock_that_ctrl_c_can_leave_taken() -> None:
+    server = ForkServer(preload=())
+    try:
+        sleeper = server.fork(time.sleep, 3600, [])
+        with server._process._waitpid_lock:  # type: ignore[attr-defined]
+            os.kill(server.pid, signal.SIGKILL)
+            assert wait_for(server, sleeper) == -signal.SIGKILL
+    finally:
+        server.close()
+    assert becomes_true(lambda: not alive(sleeper))
+
+
 def test_a_killed_server_ends_its_workers_and_the_next_gang_gets_a_new_one() -> None:
     end_all()
     with make_gang("processes", 2) as gang:
