@@ -29,6 +29,7 @@ def recipe_schema() -> Schema:
     for section, kind in _NAMED.items():
         properties[section] = _named(properties[section], _names(kind), section)
     _stacks(properties, definitions)
+    _sweep(definitions)
     definitions["Optimizer"] = {
         "anyOf": [definitions["Optimizer"], {"enum": list(definitions["Optimizer"]["properties"])}]
     }
@@ -104,6 +105,19 @@ def _stacks(properties: Schema, definitions: Schema) -> None:
         "additionalProperties": {"anyOf": [name_list, with_knobs]},
         "minProperties": 1,
     }
+
+
+def _sweep(definitions: Schema) -> None:
+    """Add the short forms of a search: choices as a list, `auto`, one objective, a sampler's or pruner's bare name."""
+    from orch.recipe.sweep import PRUNERS, SAMPLERS
+
+    search, over = definitions["Sweep"]["properties"], definitions["Over"]
+    over["properties"]["when"]["additionalProperties"] = True
+    definitions["Over"] = {"anyOf": [{"type": "array", "minItems": 1}, {"const": "auto"}, over]}
+    for sought in ("minimize", "maximize"):
+        search[sought] = {**_described(search[sought]), "anyOf": [search[sought]["items"], search[sought]]}
+    for part, names in (("sampler", SAMPLERS), ("pruner", PRUNERS)):
+        search[part] = {**_described(search[part]), "anyOf": [{"enum": list(names)}, search[part]]}
 
 
 def _described(schema: Schema) -> Schema:

@@ -188,7 +188,7 @@ class Run:
 
     def start(self) -> None:
         """Say that the workers are there, with model and data, and the run is no longer queued."""
-        self._announce()
+        self._announce(training=True)
         self._began_s = self._began_s or time.monotonic()
         self._move("running")
 
@@ -295,11 +295,11 @@ class Run:
 
         return self.attempt(what, do)
 
-    def _announce(self) -> None:
-        """Tell the index of this run, once."""
+    def _announce(self, *, training: bool = False) -> None:
+        """Tell the index of this run, once. With `training` to come its process leaves the processors to that."""
         if self._index is not None and not self._announced:
             self._announced = True
-            self._index.watch(self.path)
+            self._index.watch(self.path, background=training)
 
     def _move(self, status: state.Status, reason: str = "") -> None:
         ran_s = 0.0 if self._began_s is None else time.monotonic() - self._began_s
@@ -323,9 +323,9 @@ class _Index:
         self._warned = False
         self._indexer: indexer.Indexer | None = None
 
-    def watch(self, run: Path) -> None:
-        """Start its process, which needs seconds to be ready, and have a run kept in it. A store whose locks are not sure
-        is said once.
+    def watch(self, run: Path, *, background: bool) -> None:
+        """Start its process, which needs seconds to be ready, and have a run kept in it; in the `background` it gets what
+        others leave. A store whose locks are not sure is said once.
         """
         mount = None if self._store.file is None else mount_of(self._store.file)
         if mount is not None and mount.network and self._indexer is None:
@@ -335,7 +335,7 @@ class _Index:
             )
         try:
             if self._indexer is None:
-                self._indexer = indexer.Indexer(self._root, self._store, background=True)
+                self._indexer = indexer.Indexer(self._root, self._store, background=background)
             self._indexer.watch(run)
         except IndexUnavailableError as error:
             self._complain(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -63,6 +64,21 @@ def test_what_orch_refuses_an_editor_underlines(validator, path: list[str], valu
         inner = inner[key]
     inner[path[-1]] = value
     assert faults(validator, recipe) != []
+
+
+@pytest.mark.parametrize(
+    ("search", "right"),
+    [
+        ({"over": {"seeds": [[0], [1]], "techniques.dear": "auto"}, "minimize": "loss", "sampler": "TPESampler"}, True),
+        ({"over": {"x": {"low": 1, "high": 4, "when": {"stack": "dear"}}}, "maximize": ["speedup", "memory"]}, True),
+        ({"over": {"x": [1, 2]}, "minimize": "los"}, False),
+        ({"over": {"x": "outo"}, "minimize": "loss"}, False),
+        ({"over": {"x": {"lo": 1, "high": 4}}, "minimize": "loss"}, False),
+        ({"over": {"x": [1]}, "minimize": "loss", "pruner": "MedianPrunner"}, False),
+    ],
+)
+def test_a_search_in_its_short_forms(validator, search: dict[str, Any], right: bool) -> None:
+    assert (faults(validator, {**copy.deepcopy(RECIPE), "sweep": search}) == []) == right
 
 
 def test_without_a_parent_the_recipe_must_be_whole(validator) -> None:
