@@ -51,9 +51,10 @@ class Gang(Protocol):
     ) -> list[Any]:
         """Run `function(worker, *args, *per_rank[rank])` on every rank; return the results in rank order.
 
-        `function` must be importable by name. `on_event(rank, event)` runs here, in this thread. RunError: a worker
-        raised; LostWorkerError: one died, hung for `hang_after_s`, or could not be reached by the others. Then all
-        workers are ended. An OrchError of a worker is raised as is.
+        `function` must be importable by name. `on_event(rank, event)` runs here, in this thread; what ranks tell while
+        nobody listens is told to the next who does. RunError: a worker raised; LostWorkerError: one died, hung for
+        `hang_after_s`, or could not be reached by the others. Then all workers are ended. An OrchError of a worker is
+        raised as is.
         """
 
     def close(self) -> None:
@@ -86,6 +87,7 @@ class WorkersGang:
         self._workers: Workers | None = workers
         self._log_dir = log_dir
         self._keep = keep
+        self._unheard: list[tuple[int, Any]] = []
         if log_dir is not None:
             with contextlib.suppress(OSError):
                 log_dir.mkdir(parents=True, exist_ok=True)
@@ -109,7 +111,7 @@ class WorkersGang:
         if workers is None:
             raise RunError("the gang is closed", code="E706", hint="make a new one")
         payloads = _payloads(function, args, per_rank, self.size)
-        call = _Call(workers, Watch(hang_after_s), on_event, self._log_path)
+        call = _Call(workers, Watch(hang_after_s), self._listener(on_event), self._log_path)
         try:
             for rank, payload in enumerate(payloads):
                 workers.post(rank, self._log_path(rank), payload)
@@ -117,6 +119,15 @@ class WorkersGang:
         except BaseException:
             self._end()
             raise
+
+    def _listener(self, on_event: OnEvent | None) -> OnEvent:
+        """Return who hears events: `on_event`, after what nobody has heard so far, or the memory of these."""
+        if on_event is None:
+            return lambda rank, event: self._unheard.append((rank, event))
+        unheard, self._unheard = self._unheard, []
+        for rank, event in unheard:
+            on_event(rank, event)
+        return on_event
 
     def close(self) -> None:
         """Give the workers back: see Gang."""

@@ -22,6 +22,7 @@ class InlineGang:
 
     def __init__(self, threads: int = 1, device: str = "cpu") -> None:
         self._on_event: OnEvent | None = None
+        self._unheard: list[Any] = []
         self._worker: Worker | None = Worker(Spec(0, 1, threads, device), Progress(), self._emit)
 
     def __enter__(self) -> Self:
@@ -46,6 +47,10 @@ class InlineGang:
         import torch
 
         threads, self._on_event = torch.get_num_threads(), on_event
+        if on_event is not None:
+            unheard, self._unheard = self._unheard, []
+            for event in unheard:
+                on_event(0, event)
         torch.set_num_threads(self._worker.threads)
         self._worker.progress.clear()
         try:
@@ -59,5 +64,7 @@ class InlineGang:
         self._worker = None
 
     def _emit(self, event: Any) -> None:
-        if self._on_event is not None:
+        if self._on_event is None:
+            self._unheard.append(event)
+        else:
             self._on_event(0, event)

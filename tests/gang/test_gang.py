@@ -52,6 +52,16 @@ def test_events_arrive_in_order_before_the_results(on: str) -> None:
         assert [event["step"] for r, event in seen if r == rank] == list(range(50))
 
 
+def test_what_is_told_while_nobody_listens_is_heard_by_the_next(on: str) -> None:
+    seen: list[tuple[int, dict[str, int]]] = []
+    with make_gang(on, 2) as gang:
+        gang.call(functions.events, 3)
+        gang.call(functions.all_reduce)
+        gang.call(functions.all_reduce, on_event=lambda rank, event: seen.append((rank, event)))
+    assert [event["step"] for rank, event in seen if rank == 1] == [0, 1, 2]
+    assert len(seen) == 6
+
+
 def test_prints_go_to_the_log_of_the_rank_and_of_the_run(
     on: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,8 +16,9 @@ def test_runs_here_with_a_group_of_one_and_events() -> None:
     with make_gang("inline", 1) as gang:
         assert gang.call(functions.who, 5, per_rank=[(6,)]) == [(0, 1, 1, os.getpid(), 5, 6)]
         assert gang.call(functions.all_reduce) == [1.0]
+        gang.call(functions.events, 1)
         gang.call(functions.events, 2, on_event=lambda rank, event: seen.append((rank, event)))
-    assert seen == [(0, {"step": 0}), (0, {"step": 1})]
+    assert seen == [(0, {"step": 0}), (0, {"step": 0}), (0, {"step": 1})]
     with pytest.raises(RunError, match="closed"):
         gang.call(functions.who)
 
