@@ -21,11 +21,11 @@ run: $(STAMPS)/run  ## install, then run recipes/quickstart.yaml (ARGS="measure.
 
 # Tests wait for processes more than they compute, so two halves run at once. The first is all that makes namespaces and gangs
 # of other machines' kinds, whose leftovers its tests count. Each half's output comes whole, when it ends.
-HALF  := tests/gang tests/launch tests/doctor tests/commands tests/experiment/test_emulated.py
+HALF  := tests/gang tests/launch tests/doctor tests/commands tests/matrix tests/examples tests/experiment/test_emulated.py
 HALVES := env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS $(BIN)/python -m pytest -q $(ARGS)
 
 test: lint browser  ## install what tests need, lint, and run every test
-	@echo "running the tests, in two halves whose output comes when they end (about eight minutes on 2 cores) ..." >&2
+	@echo "running the tests, in two halves whose output comes when they end (about a quarter of an hour on 2 cores) ..." >&2
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-machines test-others
 
 test-machines: $(STAMPS)/dev

@@ -13,7 +13,7 @@ CASES = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_shape_of_shares_and_slices_equals_the_layer_of_one_process() -> None:
     found = list(zip(*run(8, train_all, CASES), strict=True))
     assert len(found) == len(CASES)
