@@ -103,7 +103,7 @@ def test_runs_on_a_disk_that_fills_up_are_done_and_whole(
     recipe: Path, tmp_path: Path, unbroken: dict[str, Any]
 ) -> None:
     with disk(tmp_path / "runs", "3m") as runs:
-        done = _filled(recipe, runs, "training stack|step ")
+        done = _begun(recipe, runs, "fill(runs)")
         assert done.returncode == 0, done.stderr
         run = only(runs)
         assert (run.state and run.state.status, prints(run)) == ("done", unbroken)
@@ -112,39 +112,43 @@ def test_runs_on_a_disk_that_fills_up_are_done_and_whole(
         assert len(said(done, "No space left on device in ")) == 1
 
 
-def _filled(recipe: Path, runs: Path, when: str) -> subprocess.CompletedProcess[str]:
-    """Run, and fill the disk of `runs` once its state says that the run is running."""
-    words = [
-        sys.executable,
-        "-c",
-        _FILLER,
-        str(runs),
-        "-m",
-        "orch",
-        "run",
-        str(recipe),
-        *SMALL,
-        "--on",
-        "processes",
-        "--json",
-    ]
+@can_mount
+def test_runs_on_a_disk_without_even_the_room_kept_back_fail_and_can_be_resumed(
+    recipe: Path, tmp_path: Path, unbroken: dict[str, Any]
+) -> None:
+    with disk(tmp_path / "runs", "8m") as runs:
+        done = _begun(recipe, runs, "[path.unlink() for path in runs.glob('*/*/.reserve')]; fill(runs)")
+        assert done.returncode == 3, done.stderr
+        assert len(said(done, "the results could not be kept: No space left on device")) == 1
+        (runs / "ballast").unlink()
+        ended = state.settle(only(runs).path)
+        assert ended is not None
+        assert ended.status in ("failed", "killed")  # what nobody could write down is what whoever looks next finds
+        again = orch(recipe, runs, "--resume", "last")
+        assert again.returncode == 0, again.stderr
+        assert prints(only(runs)) == unbroken
+
+
+def _begun(recipe: Path, runs: Path, trouble: str) -> subprocess.CompletedProcess[str]:
+    """Run, with `trouble` (Python) when training is about to begin."""
+    words = [sys.executable, "-c", _BEGUN.format(trouble=trouble), str(runs)]
+    words += ["run", str(recipe), *SMALL, "--on", "processes", "--json"]
     clean = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
     full = {**clean, "PYTHONPATH": str(ROOT), "ORCH_RUNS": str(runs)}
     return subprocess.run(words, env=full, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
 
 
-# Fills the disk when the first block is about to be trained, then goes on as the command.
-_FILLER = """
+_BEGUN = """
 import sys
 from pathlib import Path
 from orch.experiment import execute
 from tests.matrix.test_broken import fill
-runs, sys.argv = Path(sys.argv[1]), ["orch", *sys.argv[4:]]
+runs, sys.argv = Path(sys.argv[1]), ["orch", *sys.argv[2:]]
 train = execute.Execution._train
-def full(self, *args):
-    fill(runs)
+def troubled(self, *args):
+    {trouble}
     return train(self, *args)
-execute.Execution._train = full
+execute.Execution._train = troubled
 from orch.cli import main
 sys.exit(main())
 """
