@@ -239,8 +239,10 @@ def _check_mixtures(tree: Node, stacks: Mapping[str, Stack], model: ChosenModel)
     """Refuse what a model with mixtures cannot be trained by, and schedules of mixtures for a model without them."""
     written = tree.get("stacks") or tree
     for stack in stacks.values():
-        for member in stack.members:
-            where = ((written.get(stack.name) or written).get(member.name) or written).place
+        node = written.get(stack.name) or written
+        # Those that the user wrote come first: what fills an empty slot beside them is not to be blamed.
+        for member in sorted(stack.members, key=lambda member: not member.given):
+            where = (node.get(member.name) or node).place
             if member.technique.slot.of_mixtures and not model.mixtures:
                 message = f"{member.name!r} is for mixtures of experts, and model {model.name} has none"
                 raise OrchError(

@@ -315,6 +315,7 @@ def test_experts_are_spread_over_the_workers_that_divide_them(changed: Changed) 
             "6 experts of blocks.1.moe cannot be shared out",
         ),
         (["model={use: char-moe}", "parallel={experts: 3}"], "experts spread over 3 x 1 ranks do not fill 8 ranks"),
+        (["stacks.x=[schemoe]"], "override 1: stacks.x=[schemoe]: 'schemoe' is for mixtures of experts"),
         (["stacks.plain=[naive-moe]"], "'naive-moe' is for mixtures of experts, and model gpt2 has none"),
         (["model=char-moe", "stacks.plain=[torch-ddp]"], "'torch-ddp' brings a runtime of its own"),
     ],
