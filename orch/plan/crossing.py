@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from orch.plan.experts import AllToAll, Expert, ExpertBackward, PackRows, Rows
+from orch.plan.experts import AllToAll, Expert, ExpertBackward, RecodeRows, Rows
 from orch.plan.plan import Plan, Step, Task
 
 
@@ -64,7 +64,7 @@ class Crossing:
                 if isinstance(op, Rows):
                     cut = replace(task, name=name, op=op.cut(begin, end, name=name), after=after)
                 else:
-                    assert isinstance(op, Expert | ExpertBackward | PackRows)
+                    assert isinstance(op, Expert | ExpertBackward | RecodeRows)
                     cut = replace(task, name=name, op=op.cut(begin, end, last=number == degree - 1), after=after)
                 chunks.append(cut)
             result.append(chunks)
@@ -83,7 +83,7 @@ def crossings(step: Step) -> Iterator[Crossing]:
         op = task.op
         if isinstance(op, Rows) and op.part in _TOLD:
             continue
-        if isinstance(op, Rows | Expert | ExpertBackward | PackRows):
+        if isinstance(op, Rows | Expert | ExpertBackward | RecodeRows):
             open_stages.setdefault(f"{op.module}|{_backward(task)}", []).append(task)
     for key, stages in open_stages.items():
         module, _, backward = key.partition("|")
@@ -93,7 +93,7 @@ def crossings(step: Step) -> Iterator[Crossing]:
 
 def _backward(task: Task) -> bool:
     op = task.op
-    return isinstance(op, ExpertBackward) or (isinstance(op, Rows | PackRows) and op.part.endswith("_backward"))
+    return isinstance(op, ExpertBackward) or (isinstance(op, Rows | RecodeRows) and op.part.endswith("_backward"))
 
 
 def cells(step: Step, module: str) -> tuple[tuple[int, int], ...]:

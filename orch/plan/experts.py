@@ -237,13 +237,12 @@ def _leg_s(op: AllToAll, nbytes: Any, cluster: Cluster, span: Span) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class PackRows(Operation):
-    """Base of what writes the rows of one chunk of an exchange, `part`, in another form before they travel.
+class RecodeRows(Operation):
+    """The rows of one chunk of an exchange, `part`, change their form: before they travel or after.
 
     `moved_bytes` are those of all `positions`, read and written; `module`, `begin` and `end` as in `Rows`.
     """
 
-    kind: ClassVar[str] = "pack_rows"
     in_layer: ClassVar[bool] = True
     module: str
     part: str
@@ -263,6 +262,13 @@ class PackRows(Operation):
         """Return the share of positions `begin` to `end`."""
         return replace(self, begin=begin, end=end)
 
+
+@dataclass(frozen=True, slots=True)
+class PackRows(RecodeRows):
+    """Base of what writes rows in the form in which they travel."""
+
+    kind: ClassVar[str] = "pack_rows"
+
     def encode(self, rows: Any) -> Any:
         """Return rows [Q, M] as they travel [Q, W]."""
         raise TypeError(f"{type(self).__name__} does not say how rows are written")
@@ -272,13 +278,10 @@ class PackRows(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class UnpackRows(PackRows):
-    """The inverse, when the chunk has arrived: `hidden` numbers of `dtype` a row again."""
+class UnpackRows(RecodeRows):
+    """Base of the inverse, when the chunk has arrived: `hidden` numbers of `dtype` a row again."""
 
     kind: ClassVar[str] = "unpack_rows"
-
-    def encode(self, rows: Any) -> Any:
-        raise TypeError(f"{type(self).__name__} reads rows")
 
     def decode(self, packed: Any) -> Any:
         """Return rows [Q, M] from what travelled [Q, W]."""

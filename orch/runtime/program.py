@@ -17,8 +17,8 @@ from orch.plan import (
     ExpertBackward,
     Forward,
     OrderBackward,
-    PackRows,
     Plan,
+    RecodeRows,
     RestoreBackward,
     Rows,
     Step,
@@ -136,7 +136,7 @@ def _stage(program: Program, number: int, task: Task) -> Stage:
 def _layer_stage(program: Program, number: int, task: Task, place: int) -> Stage:
     op = task.op
     backward = isinstance(op, RestoreBackward | ExpertBackward | OrderBackward) or (
-        isinstance(op, PackRows) and op.part.endswith("_backward")
+        isinstance(op, RecodeRows) and op.part.endswith("_backward")
     )
     key = (op.module, backward)  # type: ignore[attr-defined]
     first, _ = program.crossings.get(key, (place, place))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orch import registry
-from orch.plan import AllToAll, Expert, PackRows, UnpackRows, crossings, from_json, to_json
+from orch.plan import AllToAll, Expert, RecodeRows, UnpackRows, crossings, from_json, to_json
 from orch.simulate import simulate
 from orch.stack import apply, arrange, is_lossless
 from orch.testing import mixture, small
@@ -111,7 +111,7 @@ def test_the_plan_takes_what_was_predicted_for_it(order: str, others: tuple[str,
         streams = [task.stream for task in crossing.stages]
         expected = makespan(times, streams, crossing.before, schemoe.orders(crossing, 2, order))
         assert spans["restore.0.moe"].start_s - spans["order.0.moe"].end_s == pytest.approx(expected)
-    computing = [task.name for task in step.stream("compute") if isinstance(task.op, Expert | PackRows)]
+    computing = [task.name for task in step.stream("compute") if isinstance(task.op, Expert | RecodeRows)]
     assert len(computing) == len(set(computing))
     assert is_lossless(stack) is (not any(name.endswith("-rows") for name in others))
 
@@ -155,7 +155,7 @@ def test_its_stack_takes_the_halves_side_by_side_unless_told() -> None:
 def test_gradients_of_rows_may_travel_as_they_are(codec) -> None:
     _, _, plain, context = setting(1, None)
     plan = codec.rewrite(plain, context, codec.Config(gradients=False))
-    packings = [task.op for task in plan.steps[0].of(PackRows)]
+    packings = [task.op for task in plan.steps[0].of(RecodeRows)]
     assert {op.part for op in packings} == {"dispatch", "combine"}
     assert sum(isinstance(op, UnpackRows) for op in packings) * 2 == len(packings)
     sizes = {task.op.part: task.op.nbytes for task in plan.steps[0].of(AllToAll)}
