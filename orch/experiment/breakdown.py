@@ -198,8 +198,3 @@ def _recorded_s(timeline: Timeline) -> float:
             if not np.isnan(starts).all() and not np.isnan(ends).all():
                 total += float(np.nanmax(ends) - np.nanmin(starts))
     return total
-
-
-def total_s(parts: Mapping[str, float]) -> float:
-    """Return the seconds of all classes together."""
-    return math.fsum(parts.values())
