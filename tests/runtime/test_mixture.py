@@ -348,13 +348,13 @@ def test_other_tokens_than_planned_are_refused() -> None:
     engine.close()
 
 
-def drawn_cases(number: int, seed: int) -> list[Case]:
+def drawn_cases(number: int, seed: int, world: int = 4) -> list[Case]:
     """Random experts, choices, capacities, tokens, routings, cuts, layouts and stacks."""
     random = Random(seed)
     cases = []
     for _ in range(number):
         experts = random.choice([2, 4, 6, 8])
-        spread_over = random.choice([r for r in (1, 2, 4) if experts % r == 0])
+        spread_over = random.choice([r for r in (1, 2, 4, 8) if experts % r == 0 == world % r])
         stack = random.choice(
             [(), ("fsmoe",), ("fsmoe", "wfbp"), ("pipemoe", "dear"), ("naive-moe",), ("tutel", "mg-wfbp")]
         )
