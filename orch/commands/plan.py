@@ -195,13 +195,24 @@ def _say_forecast(forecast: Forecast) -> None:
     ]
     say(table(headers, rows))
     say(f"\n{COLUMNS}")
-    for basis in dict.fromkeys(stack.basis for stack in forecast.stacks.values()):
-        say(f"\nrests on: {basis}")
+    say()
+    for line in _bases(forecast):
+        say(line)
     for name, stack in forecast.stacks.items():
         say(f"\n{name}")
         for line in (*stack.passes, *_bucket_lines(stack), *draw(stack.timeline)):
             say(f"  {line}")
     say(f"\n{LEGEND}")
+
+
+def _bases(forecast: Forecast) -> list[str]:
+    """Return what the predictions rest on, a line each basis, with the stacks where they differ."""
+    stacks: dict[str, list[str]] = {}
+    for name, stack in forecast.stacks.items():
+        stacks.setdefault(stack.basis, []).append(name)
+    if len(stacks) == 1:
+        return [f"rests on: {basis}" for basis in stacks]
+    return [f"{', '.join(names)} rest{'s' * (len(names) == 1)} on: {basis}" for basis, names in stacks.items()]
 
 
 def _bucket_lines(stack: StackForecast, most: int = 6) -> list[str]:

@@ -1,4 +1,4 @@
-"""Rows as eight bits a number between the smallest and the largest of their row. Lossy.
+"""Rows as int8: eight bits a number between the smallest and the largest of their row. Lossy.
 
 Helps: exchanges that take long; about a fourth of fp32's bytes. Does not: rows with outliers, small language models (the
 paper's own perplexity rises from 106.8 to 110.4), networks as fast as memory.

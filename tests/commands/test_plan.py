@@ -30,6 +30,12 @@ def test_the_ceiling_comes_first_then_every_stack(orch) -> None:
     assert any(line.startswith("  bucket 0: all_reduce of ") for line in lines)
 
 
+def test_stacks_that_rest_on_other_figures_are_named(orch) -> None:
+    lines = [line for line in orch("plan", "quickstart").out.splitlines() if " on: " in line]
+    assert [line.partition(" rest")[0] for line in lines] == ["ddp, wfbp, mg-wfbp, dear", "mg-wfbp+acp-sgd"]
+    assert ["encode cost unknown" in line for line in lines] == [False, True]
+
+
 def test_no_line_is_wider_than_a_terminal(orch) -> None:
     lines = orch("plan", "gpt2-a100").out.splitlines()
     assert max(len(line) for line in lines) <= 120
