@@ -26,6 +26,7 @@ from orch.experiment.show import Terminal
 from orch.gang import end_all
 from orch.sweep.doing import Asked
 from orch.sweep.invoke import sweep
+from orch.sweep.study import storage_of
 
 BARS = {"random": 300.0, "TPE": 100.0, "real": 10.0}
 RECIPE = """\
@@ -46,20 +47,19 @@ sweep:
 
 
 def swept_per_s(root: Path, trials: int, *overrides: str, on: str | None = None, warm: int = 1) -> float:
-    """Return trials a second of a sweep, its first `warm` trials and all start-up left out."""
+    """Return trials a second of a sweep: from the end of its first `warm` trials, with which all start-up ends, to that of
+    its last.
+    """
     recipe = root / "rate.yaml"
     recipe.write_text(RECIPE, encoding="utf-8")
     runs = root / f"runs{len(list(root.iterdir()))}"
-
-    def run(total: int) -> float:
-        begin = perf_counter()
-        asked = Asked(str(recipe), overrides, on=on, simulate=on is None, trials=total, runs=runs, track=False)
-        sweep(asked, Terminal(io.StringIO()))
-        return perf_counter() - begin
-
-    run(warm)
-    again = run(warm)  # opening the study and nothing else
-    return trials / (run(warm + trials) - again)
+    asked = Asked(str(recipe), overrides, on=on, simulate=on is None, trials=warm + trials, runs=runs, track=False)
+    found = sweep(asked, Terminal(io.StringIO()))
+    study = optuna.load_study(study_name=found["study"], storage=storage_of(found["storage"]))
+    ended = sorted(trial.datetime_complete for trial in study.trials if trial.datetime_complete is not None)
+    if len(ended) != warm + trials:
+        raise RuntimeError(f"{len(ended)} of {warm + trials} trials ended")
+    return trials / (ended[-1] - ended[warm - 1]).total_seconds()
 
 
 def optuna_per_s(root: Path, trials: int, sampler: optuna.samplers.BaseSampler, *, kept: bool) -> float:

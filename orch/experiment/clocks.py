@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from orch.plan.timeline import Timeline
 from orch.runtime.alignment import Offset
@@ -32,6 +33,15 @@ class Clocks:
         if last.at_s <= first.at_s:
             return first.seconds
         return first.seconds + (last.seconds - first.seconds) * (at_s - first.at_s) / (last.at_s - first.at_s)
+
+
+def one_clock(workers: Sequence[Mapping[str, Any]]) -> list[Offset]:
+    """Return the offsets of ranks that all read one clock, as on one machine: none has any. Empty where they must be
+    measured; `workers` are what the ranks say of themselves.
+    """
+    name = str(workers[0]["clock"])
+    alike = name and all(worker["clock"] == name for worker in workers)
+    return [Offset(0.0, 0.0, 0.0, name) for _ in workers] if alike else []
 
 
 def _settled(offsets: Sequence[Offset]) -> list[Offset]:

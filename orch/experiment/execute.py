@@ -17,7 +17,7 @@ from orch.experiment import inputs as kept
 from orch.experiment.breakdown import measured_breakdowns
 from orch.experiment.checkpoints import Checkpoints
 from orch.experiment.checks import refuse_differences, refuse_unequal
-from orch.experiment.clocks import Clocks
+from orch.experiment.clocks import Clocks, one_clock
 from orch.experiment.injection import FIRED, Deaths, Injection
 from orch.experiment.injection import refuse as refuse_faults
 from orch.experiment.known import Known, warm_up
@@ -35,7 +35,7 @@ from orch.plan.fault import Fault
 from orch.plan.timeline import Timeline
 from orch.recipe import Recipe
 from orch.runtime import keep, session
-from orch.runtime.alignment import offset
+from orch.runtime.alignment import Offset, offset
 from orch.runtime.checkpoint import Saved
 from orch.runtime.session import Block, Progressed, StackJob
 from orch.track.steps import Step, Value
@@ -205,7 +205,7 @@ class Execution:
         left = [name for name in results if (name, seed) not in self._prints]
         for name in left:
             self._enter(results[name])
-        before = self._gang.call(offset)
+        before = self._offsets()
         begun: int | None = None
         for work in self._works[seed]:
             trained = results[work.stack]
@@ -221,7 +221,7 @@ class Execution:
                 self._keep(trained)
                 if work.block is not None and self._after_block is not None:
                     self._after_block(trained)
-        clocks = Clocks(before, self._gang.call(offset))
+        clocks = Clocks(before, self._offsets())
         recorded = {name: self._finish(results[name]) for name in left}
         computing = {name: self._planned.stacks[name].compute_s for name in left if self._timed}
         recorded = recorded if self._timed else {}
@@ -229,6 +229,9 @@ class Execution:
             results[name].ranks, results[name].clock_error_s = clocks.aligned(timelines), clocks.error_s
         for name, parts in measured_breakdowns(recorded, computing).items():
             results[name].breakdown = parts
+
+    def _offsets(self) -> list[Offset]:
+        return one_clock(self.workers) or self._gang.call(offset)
 
     def _measure_again(self, block: int, outcome: Outcome) -> None:
         if self._known is None:

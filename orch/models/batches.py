@@ -7,14 +7,17 @@ once an epoch whatever the sizes, every batch is full, and means over ranks are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain, islice
 
 import numpy as np
 
 from orch.errors import OrchError
 from orch.models.splits import Array, Split
+
+FETCH_AHEAD_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -82,3 +85,15 @@ def _shuffled(seed: int, samples: int, epoch: int) -> Array:
     order = np.random.default_rng([seed, epoch]).permutation(samples)
     order.flags.writeable = False
     return order
+
+
+def fetched(batches: Batches, steps: int) -> Iterable[Batch]:
+    """Return the next batches, fetched before the clock starts where they fit into memory: loading is no part of a
+    plan.
+    """
+    if steps < 1:
+        return ()
+    first = next(batches)
+    if (first.inputs.nbytes + first.targets.nbytes) * steps > FETCH_AHEAD_BYTES:
+        return chain([first], islice(batches, steps - 1))
+    return [first, *islice(batches, steps - 1)]

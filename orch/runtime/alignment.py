@@ -6,14 +6,12 @@ say so.
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 
 import torch
 
+from orch.runtime.clock import clock_name
 from orch.runtime.session import Place
 
 PINGS = 16
@@ -58,11 +56,3 @@ def offset(worker: Place, pings: int = PINGS) -> Offset:
                 best = Offset(middle, float(stamp) - middle, (came - sent) / 2, best.clock)
     worker.progress.set(task=None, waiting=False)
     return best
-
-
-def clock_name() -> str:
-    """Return what tells the monotonic clock of this process from those of other machines; "" where nothing does."""
-    with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {os.readlink('/proc/self/ns/time')}"
-    return ""

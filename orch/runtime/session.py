@@ -13,16 +13,15 @@ import os
 import platform
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from orch.errors import RunError
-from orch.models.batches import Batch, Batches
+from orch.models.batches import Batch, Batches, fetched
 from orch.models.catalogue import ChosenModel, PythonModel
 from orch.models.datasets import ChosenData
 from orch.models.load import Load, added
@@ -32,6 +31,7 @@ from orch.models.zoo.objective import Objective
 from orch.models.zoo.own import refuse_misfit
 from orch.plan import Plan
 from orch.runtime.base import GLOO_THREADS, Engine, Setup
+from orch.runtime.clock import clock_name
 from orch.runtime.engine import PlanEngine
 from orch.runtime.mixture import expert_parameters, spread
 from orch.runtime.optimizers import Schedule, optimizer_factory
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 REPORT_EVERY_S = 0.2
 # The last steps of a block are stamped exactly, for its timeline: the fewest that show a steady state.
 EXACT_PERIODS = 2
-FETCH_AHEAD_BYTES = 1 << 26
 BROADCAST_BYTES = 1 << 28
 # Held-out samples a rank judges where that sends rows over the network: four ranks' 512 tell losses 1 % apart.
 JUDGED = 128
@@ -144,6 +143,7 @@ def prepare(worker: Place, subject: Subject) -> dict[str, Any]:
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "niceness": os.nice(0),
+        "clock": clock_name(),
         "device": worker.device,
         "data": loaded.facts(),
         "parameters": worker.cache[key],
@@ -359,18 +359,6 @@ def _precision(precision: str, device: torch.device) -> AbstractContextManager[A
         return nullcontext()
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     return torch.autocast(device.type, dtype=dtype)
-
-
-def fetched(batches: Batches, steps: int) -> Iterable[Batch]:
-    """Return the next batches, fetched before the clock starts where they fit into memory: loading is no part of a
-    plan.
-    """
-    if steps < 1:
-        return ()
-    first = next(batches)
-    if (first.inputs.nbytes + first.targets.nbytes) * steps > FETCH_AHEAD_BYTES:
-        return chain([first], islice(batches, steps - 1))
-    return [first, *islice(batches, steps - 1)]
 
 
 def meet(worker: Place) -> None:

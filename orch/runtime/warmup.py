@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from orch.models.batches import fetched
 from orch.plan import COMPUTE, Plan
 from orch.plan.operations import own_work
 from orch.runtime.base import GLOO_THREADS, Setup
@@ -30,7 +31,6 @@ from orch.runtime.session import (
     Place,
     Subject,
     batches_of,
-    fetched,
     load_data,
     loss_function,
     meet,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orch.experiment.clocks import Clocks
+from orch.experiment.clocks import Clocks, one_clock
 from orch.runtime.alignment import Offset
 from orch.simulate import simulate
 from orch.testing.small import cluster, profile
@@ -41,3 +41,11 @@ def test_timelines_begin_when_they_did_on_the_clock_of_rank_0() -> None:
     first, second, third = Clocks(FIRST, LAST).aligned([replace(timeline, began_s=15.0), timeline, None])
     assert (first.began_s, second.began_s, third) == (15.0, 14.75, None)
     assert second.starts is timeline.starts
+
+
+def test_ranks_of_one_clock_need_no_pings_and_others_do() -> None:
+    shared = one_clock([{"clock": HERE}] * 3)
+    assert Clocks(shared, shared).error_s == 0.0
+    assert Clocks(shared, shared).offset_s(2, 15.0) == 0.0
+    assert one_clock([{"clock": HERE}, {"clock": THERE}]) == []
+    assert one_clock([{"clock": ""}, {"clock": ""}]) == []

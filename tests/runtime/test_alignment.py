@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orch.runtime import alignment
-from orch.runtime.alignment import Offset, clock_name
+from orch.runtime.alignment import Offset
+from orch.runtime.clock import clock_name
 from tests.runtime.worlds import World, run
 
 OFF_S = 1000.0
