@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from orch.errors import RunError
+from orch.errors import OrchError, RunError
 from orch.experiment.show import Terminal
 from orch.recipe import Recipe
 from orch.recipe.sweep import Sweep
@@ -24,7 +25,8 @@ from orch.sweep.samplers import Samplers
 from orch.sweep.settings import Settings, frame_facts
 from orch.sweep.study import COMPLETE, FAILED, INFEASIBLE, Plan, Record, Store, journal_path
 from orch.sweep.view import View
-from orch.track.directory import Facts
+from orch.track import state
+from orch.track.directory import Facts, RunDirectory, slug
 from orch.track.settings import runs_root
 from orch.track.tracker import RunLog, Tracker
 
@@ -195,12 +197,39 @@ def current(records: Sequence[Record]) -> list[Record]:
     return [record for record in records if record.number not in replaced]
 
 
-def tracker(doing: Sweeping) -> Tracker:
-    """Return what keeps the sweep's run."""
-    return Tracker(doing.root, enabled=doing.asked.track)
+RUN = "run"
 
 
-def facts_of(doing: Sweeping, mode: str, on: str | None = None) -> Facts:
+@contextmanager
+def run_of(doing: Sweeping, store: Store, mode: str, on: str | None = None) -> Iterator[RunLog]:
+    """Open the run of a study: the one it has, taken up where it ended; one beside it while another driver is at work in
+    that. Raises OrchError when no directory can be made.
+    """
+    tracker, own = Tracker(doing.root, enabled=doing.asked.track), _own_run(doing, store)
+    settled = None if own is None else state.settle(own.path)
+    with ExitStack() as runs:
+        run: RunLog | None = None
+        if own is not None and settled is not None and not settled.is_open:
+            try:
+                run = runs.enter_context(tracker.take_up(own))
+            except OrchError as error:
+                if error.code != "E820":
+                    raise  # else another driver was faster
+        if run is None:
+            facts = _facts(doing, mode, on)
+            run = runs.enter_context(tracker.run(facts, doing.recipe.resolved(), doing.recipe.origins()))
+            if settled is None and run.path is not None:
+                store.keep(RUN, run.path.name)
+        yield run
+
+
+def _own_run(doing: Sweeping, store: Store) -> RunDirectory | None:
+    """Return the run that the study's first invocation made, None before that; it may be gone."""
+    name = store.kept(RUN) if doing.asked.track else None
+    return None if name is None else RunDirectory(doing.root.resolve() / slug(doing.recipe.name) / str(name))
+
+
+def _facts(doing: Sweeping, mode: str, on: str | None) -> Facts:
     """Return what is known of the sweep's run when it starts."""
     return Facts(
         doing.recipe.name, mode, (), seeds=doing.recipe.seeds, baseline=doing.recipe.baseline.name,

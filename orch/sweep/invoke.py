@@ -7,7 +7,7 @@ from orch.experiment.show import Terminal
 from orch.recipe import load
 from orch.recipe.sweep import LEARNED
 from orch.sweep import confirm
-from orch.sweep.doing import SIMULATED, Asked, Sweeping, current, drive, facts_of, finish, opened, tracker
+from orch.sweep.doing import SIMULATED, Asked, Sweeping, current, drive, finish, opened, run_of
 from orch.sweep.driver import Found
 from orch.sweep.metrics import Sought
 from orch.sweep.results import Document
@@ -43,7 +43,7 @@ def _refuse_learned(sought: Sought) -> None:
 def _simulated(doing: Sweeping) -> Document:
     """Search in simulation, keep the study as a run."""
     store, cells = opened(doing, SIMULATED, None)
-    with tracker(doing).run(facts_of(doing, SIMULATED), doing.recipe.resolved(), doing.recipe.origins()) as run:
+    with run_of(doing, store, SIMULATED) as run:
         run.start()
         simulator = Simulator(doing.sought.metrics)
 

@@ -17,11 +17,10 @@ from orch.sweep.doing import (
     confirmed_of,
     current,
     drive,
-    facts_of,
     finish,
     opened,
+    run_of,
     total_of,
-    tracker,
 )
 from orch.sweep.driver import Found
 from orch.sweep.metrics import Sought
@@ -49,7 +48,7 @@ def measure(doing: Sweeping) -> Document:
     doing.settings.refuse_impossible()
     store, cells = opened(doing, mode_of(on), on, on in HERE)
     cells.store = CellStore(doing.root)
-    with tracker(doing).run(facts_of(doing, mode_of(on), on), doing.recipe.resolved(), doing.recipe.origins()) as run:
+    with run_of(doing, store, mode_of(on), on) as run:
         if doing.sweep.simulate_first is not None:
             _simulate_first(doing, store)
         with torch_loading(on):

@@ -6,6 +6,7 @@ own recipe, written as JSON, which YAML is a superset of and which is written tw
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,8 @@ class TrialLog:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
+        if path is not None:  # what a lost node or a killed driver left of the same trial
+            shutil.rmtree(path, ignore_errors=True)
         self._stacks: dict[tuple[str, int], Stack] = {}
 
     def start(self) -> None:

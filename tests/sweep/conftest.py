@@ -66,12 +66,12 @@ def recipe(search: Path) -> Callable[..., Recipe]:
 
 @pytest.fixture
 def simulate(search: Path, tmp_path: Path) -> Sweep:
-    """Sweep in simulation, untracked; `said` gets what the terminal was told."""
+    """Sweep in simulation, untracked unless asked; `said` gets what the terminal was told."""
 
-    def run(*overrides: str, said: list[str] | None = None, **asked: Any) -> dict[str, Any]:
+    def run(*overrides: str, said: list[str] | None = None, track: bool = False, **asked: Any) -> dict[str, Any]:
         stream = io.StringIO()
         try:
-            request = Asked(str(search), overrides, simulate=True, runs=tmp_path / "runs", track=False, **asked)
+            request = Asked(str(search), overrides, simulate=True, runs=tmp_path / "runs", track=track, **asked)
             return sweep(request, Terminal(stream))
         finally:
             if said is not None:

@@ -24,6 +24,14 @@ def test_a_trial_keeps_files_steps_and_results(tmp_path: Path) -> None:
     assert log.rank_log(1) == tmp_path / "trials/7/logs/rank1.log"
 
 
+def test_a_trial_that_begins_again_begins_afresh(tmp_path: Path) -> None:
+    for loss in (1.5, 2.5):
+        log = TrialLog(tmp_path / "trials/7")
+        log.stack("dear").log_steps([Step(0, 0, loss, 0.1, 0.1)])
+        log.close()
+    assert [step.loss for step in read_steps(tmp_path / "trials/7/stacks/dear/steps.seed0.csv")] == [2.5]
+
+
 def test_an_untracked_trial_leaves_nothing(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     log = TrialLog(None)
