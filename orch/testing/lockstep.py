@@ -27,6 +27,7 @@ from orch.plan import (
     Forward,
     Plan,
     ReduceScatter,
+    Segment,
     Step,
     Task,
 )
@@ -258,7 +259,7 @@ def _meet(op: Collective, ranks: list[Rank]) -> None:
         for rank in ranks:
             for segment in op.buffer.segments:
                 if segment.is_gradient:
-                    rank.set_gradient(segment.tensor, rank.views[op.buffer.name][segment.name].clone())
+                    _hand_back(segment, rank.views[op.buffer.name][segment.name], rank)
 
 
 def _allocated(buffer: Buffer) -> tuple[Tensor, dict[str, Tensor]]:
@@ -278,4 +279,17 @@ def _allocated(buffer: Buffer) -> tuple[Tensor, dict[str, Tensor]]:
 def _pack(buffer: Buffer, rank: Rank) -> None:
     for segment in buffer.segments:
         if segment.is_gradient:
-            rank.views[buffer.name][segment.name].copy_(rank.gradients[segment.tensor].flatten())
+            rank.views[buffer.name][segment.name].copy_(_part(segment, rank.gradients[segment.tensor].flatten()))
+
+
+def _hand_back(segment: Segment, value: Tensor, rank: Rank) -> None:
+    """Make `value` [numel] the gradient that a segment is, or the part of it."""
+    whole = rank.gradients[segment.tensor].clone().flatten()
+    _part(segment, whole).copy_(value)
+    rank.set_gradient(segment.tensor, whole)
+
+
+def _part(segment: Segment, whole: Tensor) -> Tensor:
+    """Return the part of a flat gradient [all] that a segment is, as a view [numel]."""
+    begin = segment.begin or 0
+    return whole[begin : begin + segment.numel]

@@ -9,14 +9,13 @@ limit.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from orch.plan import (
     AllGatherShards,
     AllReduce,
     Buffer,
     Collective,
-    Forward,
     Plan,
     ReduceScatter,
     Step,
@@ -25,6 +24,7 @@ from orch.plan import (
 )
 from orch.technique import Context, Form, Knobs, Slot, Technique, count, fusible_runs, quantity
 from orch.units import Bytes
+from techniques.schedules._late import Group, Half, first_reader, readers_of, shares_of, woven
 from techniques.schedules.bucketed import fill
 
 
@@ -46,33 +46,16 @@ def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
     if all(not half.late for half in halves):
         return plan
     # Step i finishes the work of the step before it, which in a plan of several steps is another list.
-    return replace(plan, steps=tuple(_join(halves[i - 1], halves[i], config) for i in range(plan.period)))
+    return replace(plan, steps=tuple(woven(halves[i - 1], halves[i], config.prefetch) for i in range(plan.period)))
 
 
-@dataclass
-class _Half:
-    """A step cut in two: what runs in it, and what finishes it in the next one, by group of layers in forward order."""
-
-    early: list[Task]
-    late: list[_Group] = field(default_factory=list)
-
-
-@dataclass
-class _Group:
-    """The all-gathers of a group of layers, what follows them on the device, and the first forward that needs them."""
-
-    gathers: list[Task]
-    finish: list[Task]
-    forward: str | None
-
-
-def _split(step: Step, sizes: Mapping[str, int], context: Context, config: Config) -> _Half:
+def _split(step: Step, sizes: Mapping[str, int], context: Context, config: Config) -> Half:
     step = step.by_wave()
     layers = _layers(step, context, config.bucket)
     step = step.fuse(list(_buckets(step, layers, context, config)))
     final = _final(step)
     if not final:
-        return _Half(list(step))
+        return Half(list(step))
     names = {task.name for task in final}
     behind = _behind(step, names)
     early: list[Task] = []
@@ -90,8 +73,8 @@ def _split(step: Step, sizes: Mapping[str, int], context: Context, config: Confi
         if task.name in behind and not isinstance(task.op, Update):
             chains.setdefault(layers[task.op.tensors[0]], []).append(task)
     updates = step.of(Update)
-    readers = _readers(context)
-    half = _Half(early)
+    readers = readers_of(context)
+    half = Half(early)
     for number, layer in enumerate(sorted(groups)):
         sends = groups[layer]
         tensors = tuple(dict.fromkeys(tensor for send in sends for tensor in send.op.tensors))
@@ -100,8 +83,8 @@ def _split(step: Step, sizes: Mapping[str, int], context: Context, config: Confi
         finish = [_late(task, renamed, kept) for task in chains.get(layer, ())]
         # The chain is on one stream, so its last task has waited for the others; dense gradients have no chain.
         after = (*renamed.values(), *(task.name for task in finish[-1:]))
-        finish += _updates(updates, tensors, number, after, context)
-        half.late.append(_Group(gathers, finish, _first(tensors, readers)))
+        finish += shares_of(updates, tensors, number, after, context)
+        half.late.append(Group(gathers, finish, first_reader(tensors, readers)))
     return half
 
 
@@ -192,70 +175,6 @@ def _late(task: Task, renamed: dict[str, str], kept: set[str]) -> Task:
     """Return `task` moved behind the step's end: what it waits for is late too, or belongs to the previous list."""
     after = tuple(renamed.get(name, name) for name in task.after if name not in kept)
     return replace(task, after=after, after_previous=tuple(name for name in task.after if name in kept), lag=1)
-
-
-def _updates(
-    updates: Sequence[Task], tensors: Sequence[str], number: int, after: tuple[str, ...], context: Context
-) -> Iterator[Task]:
-    """Yield the share of each update that concerns `tensors`."""
-    wanted = set(tensors)
-    for task in updates:
-        op: Update = task.op  # type: ignore[assignment]
-        mine = tuple([name for name in op.parameters if name in wanted])
-        if mine:
-            name = f"{task.name}.g{number}"
-            share = op.of(mine, sum(context.numel(tensor) for tensor in mine))
-            yield replace(task, name=name, op=share, after=after, after_previous=(), lag=1)
-
-
-def _readers(context: Context) -> dict[str, tuple[int, str]]:
-    """Return, for each parameter that forward reads, the first forward task that does and its place."""
-    readers: dict[str, tuple[int, str]] = {}
-    for place, (forward, reads) in enumerate(context.forward_reads):
-        for tensor in reads:
-            readers.setdefault(tensor, (place, forward))
-    return readers
-
-
-def _first(tensors: Sequence[str], readers: dict[str, tuple[int, str]]) -> str | None:
-    found = [readers[tensor] for tensor in tensors if tensor in readers]
-    return min(found)[1] if found else None
-
-
-def _join(before: _Half, own: _Half, config: Config) -> Step:
-    """Return one step list: the previous step's second half woven into the forward pass, then the step's own first
-    half.
-    """
-    forwards = [task.name for task in own.early if isinstance(task.op, Forward)]
-    waiting: dict[str | None, list[_Group]] = {}
-    for group in before.late:
-        # Nothing read it in forward: it must be done before the step begins.
-        waiting.setdefault(group.forward if group.forward in forwards else next(iter(forwards), None), []).append(group)
-    computing: list[Task] = []
-    reached: list[str | None] = []  # per group: the last task on the device before forward reaches it
-    for task in own.early:
-        for group in waiting.pop(task.name, []):
-            reached.append(computing[-1].name if computing else None)
-            computing.extend(group.finish)
-        computing.append(task)
-    return Step(tuple(_with_gathers(computing, before.late, reached, config.prefetch)))
-
-
-def _with_gathers(
-    tasks: Sequence[Task], groups: Sequence[_Group], reached: Sequence[str | None], ahead: int | None
-) -> Iterator[Task]:
-    """Yield `tasks` with each group's all-gathers as early as `ahead` allows: once forward reaches the group so far
-    before.
-    """
-    at: dict[str | None, list[Task]] = {}
-    for number, group in enumerate(groups):
-        anchor = reached[number - ahead] if ahead is not None and number >= ahead else None
-        after = () if anchor is None else (anchor,)
-        at.setdefault(anchor, []).extend(replace(gather, after=after) for gather in group.gathers)
-    yield from at.get(None, [])
-    for task in tasks:
-        yield task
-        yield from at.get(task.name, [])
 
 
 technique = Technique(

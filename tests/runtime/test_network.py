@@ -65,13 +65,22 @@ def test_dear_with_odd_models(name: str) -> None:
         torch.testing.assert_close(tensors(result), reference(name, 2, STEPS), rtol=1e-5, atol=1e-6)
 
 
-def test_a_flush_changes_nothing_but_when() -> None:
-    plan = plan_of("plain", 2, ("dear", {"bucket": "100B"}))
+@pytest.mark.parametrize("stack", [("dear", {"bucket": "100B"}), ("bytescheduler", {"partition": "40B"})])
+def test_a_flush_changes_nothing_but_when(stack: tuple[str, dict[str, Any]]) -> None:
+    plan = plan_of("plain", 2, stack)
     flushed = run(2, train, "plain", plan, (0, 2, 3))
     plain = run(2, train, "plain", plan)
     for left, right in zip(flushed, plain, strict=True):
         assert left["differences"] == []
         assert left["bytes"] == right["bytes"]
+        torch.testing.assert_close(tensors(left), tensors(right), rtol=0, atol=0)
+
+
+def test_gradients_sent_in_parts_end_with_the_bits_of_whole_ones() -> None:
+    whole, cut = (run(2, train, "plain", plan_of("plain", 2, stack)) for stack in (
+        ("s-sgd", {}), ("bytescheduler", {"partition": "24B", "credit": "24B"})
+    ))  # fmt: skip
+    for left, right in zip(whole, cut, strict=True):
         torch.testing.assert_close(tensors(left), tensors(right), rtol=0, atol=0)
 
 
@@ -86,6 +95,8 @@ STACKS = [
     [("power-sgd", {"rank": 50}), ("dear", {"bucket": "100B"})],
     [("top-k", {"density": 0.1})],
     [("acp-sgd", {"rank": 1}), ("dear", {})],
+    [("bytescheduler", {"partition": "40B", "credit": "16B"})],
+    [("bytescheduler", {"partition": "40B", "through": "parameter-server"})],
 ]
 
 

@@ -22,6 +22,7 @@ KNOBS = {
     "torch-ddp": [{"bucket_cap": "40B", "first_bucket": "4B"}, {"hook": "bf16"}],
     "mg-wfbp": [{"planner": "greedy"}, {"min_bucket": "50B"}, {"alpha": "1ms", "beta": "1ns/B"}],
     "dear": [{"bucket": "0B"}, {"bucket": "100B", "prefetch": 1}, {"prefetch": 2, "bucket": "0B"}],
+    "bytescheduler": [{"partition": "12B", "credit": "8B"}, {"partition": "20B", "through": "parameter-server"}],
     "error-feedback": [{"decay": 1.0}],
 }
 CASES = [(name, knobs) for name in sorted(registry.techniques()) for knobs in [{}, *KNOBS.get(name, [])]]
