@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orch.errors import RunError
-from orch.runtime.session import Block
+from orch.runtime.block import Block
 
 
 def refuse_differences(cell: str, ranks: Sequence[Block]) -> None:

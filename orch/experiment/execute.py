@@ -23,7 +23,7 @@ from orch.experiment.injection import refuse as refuse_faults
 from orch.experiment.known import Known, warm_up
 from orch.experiment.measure import Measurements, subject_of
 from orch.experiment.outcome import Outcome, Trained, mode_of
-from orch.experiment.past import PARAMETERS, PAYLOAD, PLANNED_FROM, Past, planned_from
+from orch.experiment.past import PARAMETERS, PAYLOAD, PEAK, PLANNED_FROM, Past, planned_from
 from orch.experiment.predict import Forecast, predict, repredict
 from orch.experiment.quality import block_time_s
 from orch.experiment.schedule import schedule
@@ -36,8 +36,9 @@ from orch.plan.timeline import Timeline
 from orch.recipe import Recipe
 from orch.runtime import keep, session
 from orch.runtime.alignment import Offset, offset
+from orch.runtime.block import Block, joined, most_held
 from orch.runtime.checkpoint import Saved
-from orch.runtime.session import Block, Progressed, StackJob
+from orch.runtime.session import Progressed, StackJob
 from orch.track.steps import Step, Value
 from orch.track.tracker import RunLog
 from orch.units import format_count
@@ -299,10 +300,12 @@ class Execution:
             lines.append(Step(first + index, block, loss, None if block is None else seconds, clock))
         log = self._run.stack(trained.stack, trained.seed)
         if block is not None:
-            payload = ranks[0].payload_bytes
-            log.log_values([Value(first + steps, clock, PAYLOAD, payload)])
+            trained.payload_bytes.append(ranks[0].payload_bytes)
+            log.log_values([Value(first + steps, clock, PAYLOAD, trained.payload_bytes[-1])])
             trained.block_times_s.append(block_time_s(times, self._planned.stacks[trained.stack].plan.period))
-            trained.payload_bytes.append(payload)
+        if (peak := most_held(ranks)) is not None:
+            log.log_values([Value(first + steps, clock, PEAK, float(peak))])
+            trained.peak_bytes = peak
         if loads := added(rank.loads for rank in ranks):
             log.log_values(expert_load.to_values(first + steps, clock, loads))
             trained.loads.append((first + steps, clock, loads))
@@ -324,7 +327,7 @@ class Execution:
         finally:
             if len(self._injection.fired) > before:
                 self._keep_fired()
-        return [session.joined(own) for own in zip(*parts, strict=True)]
+        return [joined(own) for own in zip(*parts, strict=True)]
 
     def _keep_fired(self) -> None:
         self._run.write(FIRED, {"fired": sorted(self._injection.fired)})

@@ -26,8 +26,9 @@ class Trained:
 
     `clock_s` [steps] is the stack's own clock at the end of each step; `judged` holds (clock_s, loss, accuracy) on
     held-out data before the first step and after every block; `loads` of mixtures' experts (step, clock_s, loads) come
-    after every block. `timeline` is rank 0's, of a few last steps; `breakdown` says where their time went. `ranks` are the
-    timelines of all, on rank 0's clock within `clock_error_s`.
+    after every block. `peak_bytes` is the most memory that a worker held for it. `timeline` is rank 0's, of a few last
+    steps; `breakdown` says where their time went. `ranks` are the timelines of all, on rank 0's clock within
+    `clock_error_s`.
     """
 
     stack: str
@@ -38,6 +39,7 @@ class Trained:
     judged: list[tuple[float, float, float]] = field(default_factory=list)
     payload_bytes: list[float] = field(default_factory=list)
     loads: list[tuple[int, float, Loads]] = field(default_factory=list)
+    peak_bytes: int | None = None
     timeline: Timeline | None = None
     breakdown: Breakdown | None = None
     ranks: tuple[Timeline | None, ...] = ()

@@ -27,6 +27,7 @@ from orch.track.steps import Value, read_steps, read_values
 PLANNED_FROM = "planned_from.json"
 PARAMETERS = "parameters.json"
 PAYLOAD = "payload_bytes"
+PEAK = "peak_memory_bytes"
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class Past:
             trained.block_times_s.append(block_time_s([float(row.step_time_s or 0.0) for row in block], period))
         values = [value for value in read_values(folder / f"values.seed{seed}.csv") if value.step <= steps]
         trained.payload_bytes = [value.value for value in values if value.name == PAYLOAD]
+        trained.peak_bytes = next((int(value.value) for value in values if value.name == PEAK), None)
         trained.judged = _judged(values)
         trained.loads = expert_load.from_values(values)
         return trained

@@ -41,6 +41,8 @@ class StackResult:
     breakdown: Breakdown | None = None
     # By mixture: how its experts were loaded in the last block.
     mixtures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    # The most memory that a worker held for it, None where nobody measured it.
+    peak_bytes: int | None = None
 
     @property
     def prediction_error(self) -> float:
@@ -69,6 +71,7 @@ def results(outcome: Outcome) -> dict[str, StackResult]:
             outcome.forecast.stacks[name],
             _breakdown(outcome.of(name), summary(times[name]).median),
             expert_load.summary(outcome.of(name)[-1].loads),
+            max((run.peak_bytes for run in outcome.of(name) if run.peak_bytes is not None), default=None),
         )
         for name in recipe.stacks
     }
@@ -162,6 +165,8 @@ def _stack_document(result: StackResult) -> dict[str, object]:
         "mixtures": result.mixtures,
         "payload_bytes_per_worker": result.payload_bytes,
         "wire_bytes_per_worker": result.forecast.footprint.wire,
+        "peak_memory_bytes": result.peak_bytes,
+        "predicted_peak_memory_bytes": result.forecast.footprint.peak_memory,
         "breakdown_s": result.breakdown,
         "predicted_breakdown_s": breakdown(result.forecast.timeline),
         "note": _note(result.speedup),
@@ -192,6 +197,8 @@ def _simulated_stack(forecast: Forecast, stack: StackForecast) -> dict[str, obje
         "time_to_target_s": None,
         "payload_bytes_per_worker": stack.footprint.payload,
         "wire_bytes_per_worker": stack.footprint.wire,
+        "peak_memory_bytes": stack.footprint.peak_memory,
+        "predicted_peak_memory_bytes": stack.footprint.peak_memory,
         "breakdown_s": breakdown(stack.timeline),
         "predicted_breakdown_s": breakdown(stack.timeline),
         "note": f"rests on {stack.step_time_s.basis}",

@@ -31,8 +31,10 @@ from orch.models.zoo.objective import Objective
 from orch.models.zoo.own import refuse_misfit
 from orch.plan import Plan
 from orch.runtime.base import GLOO_THREADS, Engine, Setup
+from orch.runtime.block import Block
 from orch.runtime.clock import clock_name
 from orch.runtime.engine import PlanEngine
+from orch.runtime.memory import Rise
 from orch.runtime.mixture import expert_parameters, spread
 from orch.runtime.optimizers import Schedule, optimizer_factory
 from orch.runtime.training import Training
@@ -90,21 +92,6 @@ class StackJob:
     engine: str | None = None
     config: Any = None
     stop_on_nan: bool = True
-
-
-@dataclass(frozen=True)
-class Block:
-    """What one rank saw of a block: per step the loss and seconds, in order; sentences where it differed from its plan.
-
-    `payload_bytes` is what a step handed to collectives on average, as recorded; `loads` are those of mixtures' experts,
-    by this rank's tokens.
-    """
-
-    losses: tuple[float, ...]
-    step_times_s: tuple[float, ...]
-    differences: tuple[str, ...]
-    payload_bytes: float
-    loads: Mapping[str, Load] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -210,6 +197,8 @@ def run_block(
     ready = fetched(training.batches, steps)
     gc.collect()
     gc.disable()
+    # The first steps are those that warm up, and make what the optimiser keeps.
+    rise = Rise(engine.device) if engine.step == 0 else None
     meet(worker)
     begin = last = last_report = time.perf_counter()
     try:
@@ -239,19 +228,8 @@ def run_block(
     values = tuple(float(loss) for loss in losses)
     if worker.rank == 0 and values:
         _report(worker, training, steps, steps, values[-1], time.perf_counter() - begin)
-    return Block(values, tuple(times), tuple(engine.differences()), engine.payload_bytes(), added(loads))
-
-
-def joined(parts: Sequence[Block]) -> Block:
-    """Return the parts of a block that was cut as one."""
-    steps = sum(len(part.losses) for part in parts)
-    return Block(
-        tuple(loss for part in parts for loss in part.losses),
-        tuple(seconds for part in parts for seconds in part.step_times_s),
-        tuple(text for part in parts for text in part.differences),
-        sum(part.payload_bytes * len(part.losses) for part in parts) / max(1, steps),
-        added(part.loads for part in parts),
-    )
+    held = None if rise is None else rise.peak_bytes(engine.model)
+    return Block(values, tuple(times), tuple(engine.differences()), engine.payload_bytes(), added(loads), held)
 
 
 def _step(training: Training, batch: Batch) -> torch.Tensor:

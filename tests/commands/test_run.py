@@ -25,7 +25,7 @@ measure: {blocks: 2, steps: 2, warmup: 1}
 """
 STACK_KEYS = {
     "step_time_s", "predicted_step_time_s", "prediction_error", "speedup", "loss", "accuracy", "payload_bytes_per_worker",
-    "wire_bytes_per_worker", "conformant",
+    "wire_bytes_per_worker", "conformant", "peak_memory_bytes", "predicted_peak_memory_bytes",
 }  # fmt: skip
 
 

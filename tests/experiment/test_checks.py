@@ -6,7 +6,7 @@ import pytest
 
 from orch.errors import RunError
 from orch.experiment.checks import refuse_differences, refuse_unequal
-from orch.runtime.session import Block
+from orch.runtime.block import Block
 
 GOOD, BAD = Block((), (), (), 0.0), Block((), (), ("task x ran twice", "task y did not run"), 0.0)
 

@@ -12,7 +12,7 @@ from orch.experiment.results import document, median_prediction_error, results, 
 
 KEYS = {
     "step_time_s", "predicted_step_time_s", "prediction_error", "speedup", "loss", "accuracy", "payload_bytes_per_worker",
-    "wire_bytes_per_worker", "conformant",
+    "wire_bytes_per_worker", "conformant", "peak_memory_bytes", "predicted_peak_memory_bytes",
 }  # fmt: skip
 
 
@@ -23,7 +23,7 @@ def trained(stack: str, seed: int, block_times: list[float]) -> Trained:
     losses = [2.0 - 0.1 * number for number in range(len(steps))]
     ends = [0.0, *clock[1::2]]
     judged = [(end, 2.0 - number, 0.1 * (number + seed)) for number, end in enumerate(ends)]
-    return Trained(stack, seed, losses, clock, block_times, judged, [100.0] * len(block_times))
+    return Trained(stack, seed, losses, clock, block_times, judged, [100.0] * len(block_times), peak_bytes=1000 + seed)
 
 
 @pytest.fixture
@@ -47,6 +47,7 @@ def test_gains_are_paired_and_pooled_over_seeds(outcome) -> None:
     assert not found["small"].speedup.distinguishable
     assert (found["plain"].speedup.median, found["plain"].speedup.distinguishable) == (1.0, False)
     assert found["plain"].step_time_s.median == 4.1
+    assert found["plain"].peak_bytes == 1001
 
 
 def test_quality_is_read_at_the_time_of_the_stack_that_ended_first(outcome) -> None:

@@ -14,8 +14,9 @@ from orch.models.datasets import choose_data
 from orch.models.load import Load, added
 from orch.plan import cut_crossings
 from orch.runtime import session, warmup
+from orch.runtime.block import Block
 from orch.runtime.observe import merge
-from orch.runtime.session import Block, Progressed, StackJob, Subject
+from orch.runtime.session import Progressed, StackJob, Subject
 from orch.testing import small
 from orch.workload import Layout, mixture_training
 
@@ -53,6 +54,10 @@ def test_stacks_share_seed_and_data_and_conform(gang: Any, jobs: dict[str, Stack
             assert all(block.differences == () for block in blocks), name
             assert all(len(block.step_times_s) == 6 and min(block.step_times_s) > 0.0 for block in blocks)
             assert blocks[0].payload_bytes > 0
+            # Memory is measured once, where a stack begins.
+            assert all(
+                block.peak_bytes is None or (not losses[name] and block.peak_bytes > 1 << 16) for block in blocks
+            )
             losses[name] += blocks[0].losses
     for name in EXACT:
         assert losses[name] == pytest.approx(losses["ddp"], rel=1e-4)
