@@ -11,7 +11,7 @@ PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet -
 COMPILE := $(BIN)/python -m compileall -q orch techniques
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-machines test-others browser quick lint format bench bench-accuracy bench-links matrix gpu wheel clean distclean
+.PHONY: help run test test-machines test-others browser quick lint format bench bench-accuracy bench-links bench-moe-links matrix gpu wheel clean distclean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 18
@@ -65,6 +65,9 @@ bench-accuracy: $(STAMPS)/dev  ## predicted and emulated step times over models,
 
 bench-links: $(STAMPS)/dev  ## every technique for gradients on emulated links beside torch's DDP (root; goes on where it stopped)
 	@$(BIN)/python -m benchmarks.bench_links $(ARGS)
+
+bench-moe-links: $(STAMPS)/dev  ## every schedule of mixture-of-experts layers on emulated links beside the naive layer (root; minutes)
+	@$(BIN)/python -m benchmarks.bench_moe_links $(ARGS)
 
 matrix: $(STAMPS)/dev  ## every technique with every other, in worlds 1 to 8; emulated clusters again and again (long)
 	@$(BIN)/python -m pytest -q --long tests/matrix $(ARGS)
