@@ -20,7 +20,7 @@ from orch.cluster import Cluster, load
 from orch.models import catalogue
 from orch.models.profile import Profile
 from orch.plan import Plan
-from orch.simulate import ready_times, simulate
+from orch.simulate import makespan_s, ready_times, simulate
 from orch.stack import Member, apply, arrange
 from orch.technique import Context
 from orch.testing.small import member
@@ -84,6 +84,7 @@ def once(model: Profile, where: Cluster, stack: Stack, iterations: int | None) -
         where,
         where.world_size,
         lambda plan, step: ready_times(plan, step, where),
+        lambda plan: makespan_s(plan, where),
         {tensor.name: tensor.shape for tensor in model.tensors},
         forward_reads(model),
     )

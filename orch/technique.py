@@ -103,8 +103,10 @@ class Context:
 
     cluster: Cluster
     world_size: int
-    # Injected by the predictor, because the simulator stands above this module: start times with communication free.
+    # Injected by the predictor, because the simulator stands above this module: start times with communication free, and
+    # the seconds from a plan's first start to its last end.
     ready: Callable[[Plan, int], dict[str, float]]
+    makespan: Callable[[Plan], float]
     parameters: dict[str, tuple[int, ...]] = field(default_factory=dict)
     # The gradients each module's forward needs, in forward order: (forward task name, parameters it reads).
     forward_reads: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -134,6 +136,19 @@ class Context:
         """Return when each task could start if no collective took time, seconds from the start of the step."""
         starts = self.ready(plan, step)
         return [starts[task.name] for task in tasks]
+
+    def makespan_s(self, plan: Plan, tasks: Sequence[Task]) -> float:
+        """Return how long some tasks of a step take by themselves: whom they wait for besides has ended before."""
+        from dataclasses import replace
+
+        from orch.plan import Step
+
+        names = {task.name for task in tasks}
+        alone = [
+            replace(task, after=tuple([name for name in task.after if name in names]), after_previous=(), lag=0)
+            for task in tasks
+        ]
+        return self.makespan(replace(plan, steps=(Step(tuple(alone)),)))
 
     def collective_s(self, plan: Plan, task: Task) -> Callable[[Any], Any]:
         """Return the cost of the task's kind of collective as a function of payload bytes (broadcasts over arrays)."""

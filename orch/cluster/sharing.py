@@ -18,7 +18,9 @@ class Sharing:
     beside compute: of compute while the network is busy, and of communication while the device computes.
 
     `lanes`: collectives of one group that a stream works off at once. `wait_s`: how much later than the collective
-    itself the slowest rank that waited for it goes on.
+    itself the slowest rank that waited for it goes on. `units`: multiprocessors of a device that compute and communication
+    compete for (0: nobody said), of which a collective's kernel holds `held` at the rate of its link; then compute is slowed
+    by these alone.
     """
 
     compute_slowdown: float = 1.0
@@ -26,6 +28,8 @@ class Sharing:
     source: str = ""
     lanes: int = 1
     wait_s: float = 0.0
+    units: int = 0
+    held: int = 0
 
     def factor(self, way: str) -> float:
         """Return how many times as long as in a queue a collective takes in this way, where nothing was measured."""

@@ -250,11 +250,24 @@ class SharingSpec(_Spec):
     )
     lanes: Count = Field(1, description="collectives of one group that are worked off at once")
     wait: StartUp = Field(0.0, description="how much later than a collective the slowest rank that waited goes on")
+    units: Count | None = Field(None, description="multiprocessors of a device, where kernels compete for them")
+    held: Count | None = Field(None, description="of these, what a collective's kernel holds while it runs")
     source: Source = Field(description="where the numbers come from")
+
+    @model_validator(mode="after")
+    def _held_are_some(self) -> Self:
+        if (self.units is None) != (self.held is None):
+            raise ValueError("units and held go together")
+        if self.units is not None and self.held is not None and self.held >= self.units:
+            raise ValueError(f"held {self.held} leaves nothing of units {self.units}")
+        return self
 
     def build(self) -> Sharing:
         """Return the slowdowns as a value."""
-        return Sharing(self.compute_slowdown, self.communication_slowdown, self.source, self.lanes, self.wait)
+        return Sharing(
+            self.compute_slowdown, self.communication_slowdown, self.source, self.lanes, self.wait,
+            self.units or 0, self.held or 0,
+        )  # fmt: skip
 
 
 class OverheadSpec(_Spec):

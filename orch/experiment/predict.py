@@ -17,7 +17,7 @@ from orch.plan.operations import own_work
 from orch.plan.timeline import Timeline
 from orch.recipe import Recipe, load
 from orch.recipe.schema import Train
-from orch.simulate import ready_times, simulate
+from orch.simulate import makespan_s, ready_times, simulate
 from orch.stack import PassReport, apply
 from orch.technique import Context
 from orch.workload import data_parallel, forward_reads, mixture_training, retimed
@@ -199,6 +199,7 @@ def plan_stack(recipe: Recipe, stack: str, inputs: Inputs, *, timed: bool = True
         cluster,
         cluster.world_size,
         ready=lambda plan, step: ready_times(plan, step, cluster),
+        makespan=lambda plan: makespan_s(plan, cluster),
         parameters={tensor.name: tensor.shape for tensor in profile.tensors},
         forward_reads=forward_reads(profile),
         gradient_dtype=recipe.stacks[stack].train.gradient_dtype,

@@ -28,6 +28,7 @@ from orch.plan.plan import COMPUTE, NET, Plan, Step, Task
 from orch.plan.serialise import from_json, to_json
 
 if TYPE_CHECKING:
+    from orch.plan.chunk import Chunk
     from orch.plan.crossing import COUNTS, RELAYED, Crossing, cells, crossings, cut_crossings, recut
     from orch.plan.experts import (
         ACROSS,
@@ -50,8 +51,8 @@ if TYPE_CHECKING:
         UnpackRows,
     )
 
-# Only plans of mixtures need these two modules: they are loaded when a name of theirs is asked for.
-_MIXTURES = ("orch.plan.crossing", "orch.plan.experts")
+# Only plans of mixtures need these modules: they are loaded when a name of theirs is asked for.
+_MIXTURES = ("orch.plan.crossing", "orch.plan.experts", "orch.plan.chunk")
 
 
 def __getattr__(name: str) -> Any:
@@ -80,6 +81,7 @@ __all__ = [
     "AllToAll",
     "Backward",
     "Buffer",
+    "Chunk",
     "Collective",
     "Compute",
     "Crossing",

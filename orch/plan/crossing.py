@@ -70,6 +70,42 @@ class Crossing:
             result.append(chunks)
         return result
 
+    def in_turns(self, turns: int, *, alone: bool) -> list[list[Task]]:
+        """Return, per stage, its tasks for `turns` turns of ranks; `alone`: groups are single ranks, so that what is turn 0 of
+        an exchange goes nowhere and is left out.
+        """
+        stages = {task.name: task for task in self.stages}
+        result: list[list[Task]] = []
+        for task in self.stages:
+            chunks = []
+            for turn in range(turns):
+                name, op = f"{task.name}.t{turn}", task.op
+                if alone and turn == 0 and isinstance(op, AllToAll):
+                    continue
+                after = tuple(_of_turn(task, turn, stages, alone=alone))
+                if isinstance(op, AllToAll):
+                    op = op.in_turn(turn, turns, name=name)
+                else:
+                    assert isinstance(op, Expert | ExpertBackward | RecodeRows)
+                    op = replace(op, turn=turn, turns=turns)
+                    if isinstance(op, ExpertBackward) and turn < turns - 1:
+                        op = replace(op, ready=())
+                chunks.append(replace(task, name=name, op=op, after=after))
+            result.append(chunks)
+        return result
+
+
+def _of_turn(task: Task, turn: int, stages: Mapping[str, Task], *, alone: bool) -> Iterator[str]:
+    """Yield what a stage waits for in one turn; for what an exchange that is left out waited for in its place."""
+    for name in task.after:
+        before = stages.get(name)
+        if before is None:
+            yield name
+        elif alone and turn == 0 and isinstance(before.op, AllToAll):
+            yield from _of_turn(before, turn, stages, alone=alone)
+        else:
+            yield f"{name}.t{turn}"
+
 
 COUNTS, RELAYED = "counts", "relayed_counts"
 """Parts of a `Rows` that tell ranks how many rows they will get, or pass on; they are never cut."""

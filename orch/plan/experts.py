@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 
 from orch.plan.buffers import Buffer, Segment
+from orch.plan.chunk import Chunk, turn_s
 from orch.plan.operations import Backward, Collective, Compute, Executor, Operation
 
 if TYPE_CHECKING:
@@ -23,13 +24,13 @@ class Layer(Protocol):
 
     def order(self) -> None: ...
 
-    def expert(self, begin: int, end: int) -> None: ...
+    def expert(self, chunk: Chunk, pieces: int = 1) -> None: ...
 
     def restore(self) -> None: ...
 
     def restore_backward(self) -> None: ...
 
-    def expert_backward(self, begin: int, end: int, *, last: bool) -> None: ...
+    def expert_backward(self, chunk: Chunk, pieces: int = 1, *, last: bool) -> None: ...
 
     def order_backward(self) -> None: ...
 
@@ -97,14 +98,14 @@ class OrderBackward(Compute):
 
 
 def _chunk_s(op: Expert | ExpertBackward, cluster: Cluster) -> float:
-    """Seconds of a chunk: every product starts up again, the rest is shared out by positions."""
+    """Seconds of a chunk: every product starts up again, in each piece; the rest is shared out by positions."""
     start_up = op.products * cluster.device.launch_s
-    share = (op.end - op.begin) / op.positions
+    share = (op.end - op.begin) / op.positions / op.turns
     if op.seconds is not None:
         # Measured whole, start-ups included; of those a chunk pays all.
-        seconds: float = op.seconds * share + start_up * (1.0 - share)
+        seconds: float = op.seconds * share + start_up * (op.pieces - share)
         return seconds
-    seconds = start_up + share * cluster.device.compute_s(op.flops, op.moved_bytes, op.dtype)
+    seconds = op.pieces * start_up + share * cluster.device.compute_s(op.flops, op.moved_bytes, op.dtype)
     return seconds
 
 
@@ -113,6 +114,7 @@ class Expert(Compute):
     """The experts of this rank, over the rows at positions `begin` to `end` of every worker they came from.
 
     `flops`, `moved_bytes` and `seconds` are those of all `positions`; `products` counts the matrix products that start.
+    The rows of each expert are computed in `pieces`, one after another: a kernel that waits for the device gets it in between.
     """
 
     kind: ClassVar[str] = "expert"
@@ -121,6 +123,14 @@ class Expert(Compute):
     begin: int = 0
     end: int = 1
     products: int = 2
+    turn: int = field(default=0, metadata={"unsaid": True})
+    turns: int = field(default=1, metadata={"unsaid": True})
+    pieces: int = field(default=1, metadata={"unsaid": True})
+
+    @property
+    def chunk(self) -> Chunk:
+        """The rows it is about."""
+        return Chunk(self.begin, self.end, self.turn, self.turns)
 
     def cost_s(self, cluster: Cluster, span: Span) -> float:
         return _chunk_s(self, cluster)
@@ -130,7 +140,7 @@ class Expert(Compute):
         return replace(self, begin=begin, end=end)
 
     def run(self, executor: Executor) -> None:
-        _layer(executor, self.module).expert(self.begin, self.end)
+        _layer(executor, self.module).expert(self.chunk, self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +153,14 @@ class ExpertBackward(Backward):
     begin: int = 0
     end: int = 1
     products: int = 4
+    turn: int = field(default=0, metadata={"unsaid": True})
+    turns: int = field(default=1, metadata={"unsaid": True})
+    pieces: int = field(default=1, metadata={"unsaid": True})
+
+    @property
+    def chunk(self) -> Chunk:
+        """The rows it is about."""
+        return Chunk(self.begin, self.end, self.turn, self.turns)
 
     def cost_s(self, cluster: Cluster, span: Span) -> float:
         return _chunk_s(self, cluster)
@@ -152,7 +170,7 @@ class ExpertBackward(Backward):
         return replace(self, begin=begin, end=end, ready=self.ready if last else ())
 
     def run(self, executor: Executor) -> None:
-        _layer(executor, self.module).expert_backward(self.begin, self.end, last=bool(self.ready))
+        _layer(executor, self.module).expert_backward(self.chunk, self.pieces, last=bool(self.ready))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +216,9 @@ class AllToAll(Rows):
     `neighbours` ranks of the group share each node: all of it (WHOLE); the pairs on one node, or those on different ones
     (NEAR, FAR: both at once make the whole); or two hops (INSIDE the node to the rank whose place there is that of the
     rank meant, then ACROSS nodes; back in reverse). NEAR and INSIDE run in the group of the node, all others in that of
-    the experts. `copies`: a row goes to so many ranks that share its expert, and comes back from each as a part of a sum.
+    the experts. `copies`: a row goes to so many ranks that share its expert, and comes back from each as a part of a sum. `turn`,
+    `turns`: as in `Chunk`; then `nbytes` of the turns together are what one exchange hands over. `channels`: multiprocessors
+    that its kernel holds, where that is another number than the cluster says; with less, bytes take longer in proportion.
     """
 
     kind: ClassVar[str] = "all_to_all"
@@ -206,12 +226,34 @@ class AllToAll(Rows):
     leg: str = field(default=WHOLE, metadata={"unsaid": True})
     neighbours: int = field(default=1, metadata={"unsaid": True})
     copies: int = field(default=1, metadata={"unsaid": True})
+    turn: int = field(default=0, metadata={"unsaid": True})
+    turns: int = field(default=1, metadata={"unsaid": True})
+    channels: int = field(default=0, metadata={"unsaid": True})
+
+    @property
+    def chunk(self) -> Chunk:
+        """The rows it is about."""
+        return Chunk(self.begin, self.end, self.turn, self.turns)
+
+    def in_turn(self, turn: int, turns: int, *, name: str) -> AllToAll:
+        """Return the share of one turn: an even one, whatever the data make of it where sizes are ragged."""
+        (whole,) = self.buffer.segments
+        numel = whole.numel * (turn + 1) // turns - whole.numel * turn // turns
+        return replace(self, buffer=Rows.buffer_of(name, numel, whole.dtype), turn=turn, turns=turns)
 
     def seconds_for(self, nbytes: float, cluster: Cluster, span: Span) -> float:
-        seconds: float = _leg_s(self, nbytes, cluster, span)
+        if self.channels and cluster.sharing is not None:
+            nbytes = nbytes * max(1.0, cluster.sharing.held / self.channels)
+        if self.turns > 1:
+            seconds: float = turn_s(nbytes, self.turn, self.turns, cluster, span)
+            return seconds
+        seconds = _leg_s(self, nbytes, cluster, span)
         return seconds
 
     def wire_bytes(self, span: Span) -> float:
+        if self.turns > 1:
+            group = span.size // self.turns
+            return float(self.nbytes) if self.turn else (group - 1) / group * self.nbytes
         if self.leg == FAR:
             return float(self.nbytes)
         size = span.nodes if self.leg == ACROSS else span.size
@@ -252,9 +294,16 @@ class RecodeRows(Operation):
     positions: int = 1
     begin: int = 0
     end: int = 1
+    turn: int = field(default=0, metadata={"unsaid": True})
+    turns: int = field(default=1, metadata={"unsaid": True})
+
+    @property
+    def chunk(self) -> Chunk:
+        """The rows it is about."""
+        return Chunk(self.begin, self.end, self.turn, self.turns)
 
     def cost_s(self, cluster: Cluster, span: Span) -> float:
-        share = (self.end - self.begin) / self.positions
+        share = (self.end - self.begin) / self.positions / self.turns
         seconds: float = cluster.device.compute_s(0.0, share * self.moved_bytes, self.dtype)
         return seconds
 

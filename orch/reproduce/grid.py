@@ -32,7 +32,7 @@ from orch.recipe.source import display
 from orch.reproduce.draws import Input, drawn, groups_of, inputs_of
 from orch.reproduce.evaluate import Cell, CellDraws, Setting, StackDraws, check_stack, kinds_of, loaded
 from orch.reproduce.paper import Paper, recipe_path
-from orch.simulate import ready_times
+from orch.simulate import makespan_s, ready_times
 from orch.simulate.variants import step_times
 from orch.stack import Member, apply, payload_bytes
 from orch.technique import Context
@@ -235,6 +235,7 @@ class _Grid:
             cluster,
             cluster.world_size,
             ready=lambda plan, step: ready_times(plan, step, cluster),
+            makespan=lambda plan: makespan_s(plan, cluster),
             parameters={tensor.name: tensor.shape for tensor in profile.tensors},
             forward_reads=forward_reads(profile),
             gradient_dtype=self.recipe.train.gradient_dtype,

@@ -130,6 +130,8 @@ def _ragged(plan: Plan, task: Task, step: StepRecord, number: int) -> Iterator[s
     assert isinstance(op, AllToAll)
     if op.part in RETURNS:
         yield from _undone(plan, task, step, number)
+    elif op.turns > 1:
+        yield from _turns(plan, task, step)
     elif op.leg in (NEAR, FAR):
         other = _leg(plan, step, op, op.part, FAR if op.leg == NEAR else NEAR)
         if other is None:
@@ -145,6 +147,27 @@ def _ragged(plan: Plan, task: Task, step: StepRecord, number: int) -> Iterator[s
             yield f"task {task.name!r} passed on {sent[number]} bytes, which is not what came before"
     elif sent[number] != op.nbytes:
         yield f"task {task.name!r} handed over {sent[number]} bytes; the plan says {op.nbytes}"
+
+
+def _turns(plan: Plan, task: Task, step: StepRecord) -> Iterator[str]:
+    """Yield where the turns of an exchange hand over other rows than there are: together all of them, and less where a rank's
+    own go nowhere. Told by the last turn.
+    """
+    op = task.op
+    assert isinstance(op, AllToAll)
+    if op.turn < op.turns - 1:
+        return
+    mates = [
+        (number, mate)
+        for number, mate in enumerate(plan.steps[step.place].tasks)
+        if isinstance(mate.op, AllToAll) and (mate.op.part, mate.op.module) == (op.part, op.module)
+    ]
+    total = sum(step.sent.get(number, 0) for number, _ in mates)
+    planned = sum(mate.op.nbytes for _, mate in mates)
+    whole = len(mates) == op.turns
+    most = planned if whole else planned * op.turns // len(mates)
+    if total > most or (whole and total != planned):
+        yield f"the turns of {task.name!r} handed over {total} bytes; the plan says {'' if whole else 'at most '}{most}"
 
 
 def _undone(plan: Plan, task: Task, step: StepRecord, number: int) -> Iterator[str]:
@@ -167,10 +190,10 @@ def _task(plan: Plan, step: StepRecord, number: int) -> Task:
 
 def _leg(plan: Plan, step: StepRecord, op: AllToAll, part: str, leg: str) -> int | None:
     """Return which task is `leg` of the exchange `part` of the chunk that `op` moves."""
-    key = (part, op.module, op.begin, op.end, leg)
+    key = (part, op.module, op.chunk, leg)
     for number, task in enumerate(plan.steps[step.place].tasks):
         mate = task.op
-        if isinstance(mate, AllToAll) and (mate.part, mate.module, mate.begin, mate.end, mate.leg) == key:
+        if isinstance(mate, AllToAll) and (mate.part, mate.module, mate.chunk, mate.leg) == key:
             return number
     return None
 

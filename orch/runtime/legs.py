@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from orch.plan import ACROSS, FAR, INSIDE, NEAR, WHOLE, AllToAll
+from orch.plan import ACROSS, FAR, INSIDE, NEAR, WHOLE, AllToAll, Chunk
 
 OUT = ("dispatch", "combine_backward")
-Key = tuple[str, int, int]
+Key = tuple[str, Chunk]
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,13 @@ class Legs:
         """Return the chunks of `part` that came, or where one rank is alone never left."""
         return [key for key in (*self._came, *self._leaving) if key[0] == part]
 
+    def has(self, key: Key) -> bool:
+        """Whether rows of a chunk are here, or half of them."""
+        return key in self._came
+
     def parcel(self, op: AllToAll, rows: Callable[[], Tensor], tallies: Tallies) -> Parcel:
         """Return what the leg `op` hands over and fills; `rows()` are those of the chunk where nobody left others."""
-        key = (op.part, op.begin, op.end)
+        key = (op.part, op.chunk)
         self._tallies[key] = (tallies, op.neighbours)
         out = op.part in OUT
         first = INSIDE if out else ACROSS
@@ -112,7 +116,7 @@ class Legs:
         return self._place // neighbours * neighbours
 
     def _half(self, op: AllToAll, rows: Tensor, tallies: Tallies, *, out: bool) -> tuple[Tensor, list[int], list[int]]:
-        key = (op.part, op.begin, op.end)
+        key = (op.part, op.chunk)
         sent_split, received_split = (tallies.mine, tallies.theirs) if out else (tallies.theirs, tallies.mine)
         if op.leg == WHOLE:
             del self._leaving[key]
@@ -138,12 +142,12 @@ class Legs:
         to_neighbour = [sum(counts) for counts in zip(*mine, strict=True)]
         theirs = self._spread([sum(counts) for counts in _table(tallies.theirs, m, by_neighbour=False)], m)
         if out and op.leg == INSIDE:
-            del self._leaving[op.part, op.begin, op.end]
+            del self._leaving[op.part, op.chunk]
             return _turned(rows, mine), to_neighbour, by_neighbour
         if out:
             return _turned(rows, relayed), by_node, theirs
         if op.leg == ACROSS:
-            del self._leaving[op.part, op.begin, op.end]
+            del self._leaving[op.part, op.chunk]
             return rows, theirs, by_node
         return _turned(rows, [list(counts) for counts in zip(*relayed, strict=True)]), by_neighbour, to_neighbour
 

@@ -10,7 +10,7 @@ K cells (positions cut wherever a chunk of forward or backward begins), Q rows t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -20,11 +20,14 @@ from torch import Tensor
 from orch.errors import RunError
 from orch.models.zoo.gates import Routing
 from orch.models.zoo.mixture import MixtureLayer, Rows, mixture_layers
-from orch.plan import COUNTS, RELAYED, AllToAll, PackRows, UnpackRows
+from orch.plan import COUNTS, RELAYED, AllToAll, Chunk, PackRows, UnpackRows
 from orch.plan import Rows as Move
 from orch.runtime.legs import Legs, Parcel, Tallies
+from orch.runtime.pieces import backward, forward
 
 Cell = tuple[int, int]
+# What forward saved, joined.
+_ALL = Chunk(0, -1)
 
 
 class Driver(Protocol):
@@ -63,7 +66,7 @@ class LayerRun:
         self.weight_gradient: Tensor
         self._legs = Legs(place, ranks)
         self._relayed: Tensor | None = None
-        self._saved: list[tuple[tuple[int, int], Tensor, tuple[Tensor, ...]]] = []
+        self._saved: list[tuple[Chunk, Tensor, tuple[Tensor, ...]]] = []
         self._found: dict[str, Tensor] = {}
 
     # -- forward -----------------------------------------------------------------------------------------------------------
@@ -85,24 +88,24 @@ class LayerRun:
         counts = self.rows.counts.cpu()
         expert = torch.repeat_interleave(torch.arange(mixture.experts), counts)
         tally = torch.bincount(expert * len(cells) + cell, minlength=mixture.experts * len(cells))
-        self._own = _Table(tally.view(1, mixture.experts, len(cells)), cells)
+        self._own = _Table(tally.view(1, mixture.experts, len(cells)), cells, self._sent_to)
         self._local = mixture.experts // (self.ranks // self.slices)
         self._got: _Table | None = None
         rows = self.rows.gather(self.tokens)
         self._sent_rows = self.layer.call("before_dispatch", {"rows": rows})["rows"]
         self._outputs = torch.empty_like(self._sent_rows)
 
-    def expert(self, begin: int, end: int) -> None:
-        """Compute the experts of this rank over the rows of one chunk."""
-        rows = self._arrived("dispatch", begin, end)
+    def expert(self, chunk: Chunk, pieces: int = 1) -> None:
+        """Compute the experts of this rank over the rows of one chunk, a piece of each expert's after another."""
+        rows = self._arrived("dispatch", chunk)
         rows = self.layer.call("after_dispatch", {"rows": rows})["rows"]
-        places = self._table.places(begin, end)
+        places = self._table.places(chunk)
         sort = torch.argsort(places).to(rows.device)
-        outputs, saved = self.layer.experts.run(rows[sort], self._table.per_expert(begin, end))
-        self._saved.append(((begin, end), places[sort.cpu()], saved))
+        outputs, saved = forward(self.layer.experts, rows[sort], self._table.per_expert(chunk), pieces)
+        self._saved.append((chunk, places[sort.cpu()], saved))
         back = torch.empty_like(outputs)
         back[sort] = outputs
-        self._legs.leave(("combine", begin, end), self.layer.call("before_combine", {"rows": back})["rows"])
+        self._legs.leave(("combine", chunk), self.layer.call("before_combine", {"rows": back})["rows"])
 
     def restore(self) -> None:
         """Add up each token's rows, weighted."""
@@ -123,20 +126,20 @@ class LayerRun:
         self._sent_gradients = gradient * self._weights
         self._row_gradients = torch.empty_like(self._sent_gradients)
 
-    def expert_backward(self, begin: int, end: int, *, last: bool) -> None:
+    def expert_backward(self, chunk: Chunk, pieces: int = 1, *, last: bool) -> None:
         """Gradients of one chunk's rows; after the `last` chunk those of the experts themselves, of the mean loss."""
-        gradient = self._arrived("combine_backward", begin, end)
-        places = self._table.places(begin, end)
+        gradient = self._arrived("combine_backward", chunk)
+        places = self._table.places(chunk)
         sort = torch.argsort(places)
-        saved = self._saved_at((begin, end), places[sort])
+        saved = self._saved_at(chunk, places[sort])
         sort = sort.to(gradient.device)
-        counts = self._table.per_expert(begin, end)
-        of_rows, found = self.layer.experts.backward_rows(gradient[sort], saved, counts)
+        counts = self._table.per_expert(chunk)
+        of_rows, found = backward(self.layer.experts, gradient[sort], saved, counts, pieces)
         for name, value in found.items():
             self._found[name] = value if name not in self._found else self._found[name].add_(value)
         back = torch.empty_like(of_rows)
         back[sort] = of_rows
-        self._legs.leave(("dispatch_backward", begin, end), back)
+        self._legs.leave(("dispatch_backward", chunk), back)
         if last:
             for name, parameter in self.layer.experts.named_parameters():
                 # Rows of all ranks came here, each with its own rank's loss: the loss of all is their mean.
@@ -147,15 +150,15 @@ class LayerRun:
         self._land("dispatch_backward", self._row_gradients)
         self.token_gradient = self.rows.scatter(self._row_gradients, self.tokens.shape[0])
 
-    def _saved_at(self, chunk: Cell, places: Tensor) -> tuple[Tensor, ...]:
+    def _saved_at(self, chunk: Chunk, places: Tensor) -> tuple[Tensor, ...]:
         """Return what forward saved of the rows at `places`, however forward was cut."""
         for other, _, saved in self._saved:
             if other == chunk:
                 return saved
-        if self._saved[0][0] != (0, -1):
+        if self._saved[0][0] != _ALL:
             where = torch.cat([where for _, where, _ in self._saved])
             whole = tuple(torch.cat(parts) for parts in zip(*(saved for _, _, saved in self._saved), strict=True))
-            self._saved = [((0, -1), torch.argsort(where), whole)]
+            self._saved = [(_ALL, torch.argsort(where), whole)]
         _, at, whole = self._saved[0]
         chosen = at[places].to(whole[0].device)
         return tuple(part[chosen] for part in whole)
@@ -164,12 +167,12 @@ class LayerRun:
 
     def pack(self, op: PackRows) -> None:
         """Write the rows of one chunk as they will travel."""
-        key = (op.part, op.begin, op.end)
+        key = (op.part, op.chunk)
         self._legs.leave(key, op.encode(self._rows_of(*key)))
 
     def unpack(self, op: UnpackRows) -> None:
         """Read the rows of one chunk, which have come."""
-        key = (op.part, op.begin, op.end)
+        key = (op.part, op.chunk)
         self._legs.arrive(key, op.decode(self._legs.arrived(key)).to(self.tokens.dtype))
 
     def parcel(self, op: Move) -> Parcel:
@@ -185,22 +188,34 @@ class LayerRun:
             sent = self._by_neighbour(op.neighbours).reshape(-1).clone()
             self._relayed = torch.empty_like(sent)
             return Parcel(sent, self._relayed, [], [])
-        begin, end = op.begin, op.end
-        there = [number for number in self._by_part(begin, end) for _ in range(self.slices)]
-        here = self._table.per_source(begin, end)
-        tallies = Tallies(there, here, partial(self._through_here, op.neighbours, begin, end))
-        return self._legs.parcel(op, partial(self._rows_of, op.part, begin, end), tallies)
+        chunk = op.chunk
+        there = [number for number in self._by_part(chunk) for _ in range(self.slices)]
+        here = self._table.per_source(chunk)
+        tallies = Tallies(there, here, partial(self._through_here, op.neighbours, chunk))
+        return self._legs.parcel(op, partial(self._rows_of, op.part, chunk), tallies)
 
-    def _by_part(self, begin: int, end: int) -> list[int]:
+    def _sent_to(self, chunk: Chunk) -> Tensor:
+        """Mark the experts that this rank's rows of a chunk are meant for, [1, E]."""
+        ranks = torch.zeros(self.ranks, dtype=torch.int64)
+        ranks[list(chunk.meant_for(self.place, self.ranks))] = 1
+        return ranks.repeat_interleave(self._local).unsqueeze(0)
+
+    def _got_from(self, chunk: Chunk) -> Tensor:
+        """Mark the ranks whose rows of a chunk come here, [P, 1]."""
+        ranks = torch.zeros(self.ranks, 1, dtype=torch.int64)
+        ranks[list(chunk.sent_by(self.place, self.ranks))] = 1
+        return ranks
+
+    def _by_part(self, chunk: Chunk) -> list[int]:
         """Return how many of this rank's rows of a chunk are meant for each part of the experts."""
-        mine = self._own.per_expert(begin, end)
+        mine = self._own.per_expert(chunk)
         return [sum(mine[first : first + self._local]) for first in range(0, len(mine), self._local)]
 
     def _by_neighbour(self, neighbours: int) -> Tensor:
         """Return this rank's rows [m, N, L, K] by the place on its node, and the node, of the rank they are meant for."""
         return self._own.tally.view(-1, neighbours, self._local, len(self.cells)).transpose(0, 1)
 
-    def _through_here(self, neighbours: int, begin: int, end: int) -> list[list[int]]:
+    def _through_here(self, neighbours: int, chunk: Chunk) -> list[list[int]]:
         """Return how many rows of a chunk each neighbour sends through this rank to each node."""
         if self._relayed is None:
             # Everybody has as many slots as this rank.
@@ -208,7 +223,7 @@ class LayerRun:
             tally = mine.expand(neighbours, *mine.shape)
         else:
             tally = self._relayed.view(neighbours, -1, self._local, len(self.cells))
-        first, last = self._own.cells_of(begin, end)
+        first, last = self._own.cells_of(chunk)
         counts: list[list[int]] = tally[..., first:last].sum((2, 3)).tolist()
         return counts
 
@@ -226,75 +241,82 @@ class LayerRun:
                 first = self.place // self.slices * self._local
                 mine = self._own.tally[:, first : first + self._local]
                 tally = mine.expand(self.ranks, self._local, cells)
-            self._got = _Table(tally, self.cells)
+            self._got = _Table(tally, self.cells, self._got_from)
         return self._got
 
-    def _rows_of(self, part: str, begin: int, end: int) -> Tensor:
+    def _rows_of(self, part: str, chunk: Chunk) -> Tensor:
         """Return the rows of a chunk as this rank has them now, in the order in which they travel."""
-        left = self._legs.leaving((part, begin, end))
+        left = self._legs.leaving((part, chunk))
         if left is not None:
             return left
         rows = self._sent_rows if part == "dispatch" else self._sent_gradients
-        rows = rows[self._own.places(begin, end).to(rows.device)]
+        rows = rows[self._own.places(chunk).to(rows.device)]
         if self.slices == 1:
             return rows
-        return torch.cat([one for one in torch.split(rows, self._by_part(begin, end)) for _ in range(self.slices)])
+        return torch.cat([one for one in torch.split(rows, self._by_part(chunk)) for _ in range(self.slices)])
 
-    def _arrived(self, part: str, begin: int, end: int) -> Tensor:
-        """Return the rows of a chunk that came, rank after rank; where one rank has all experts, its own."""
-        return self._rows_of(part, begin, end) if self.ranks == 1 else self._legs.arrived((part, begin, end))
+    def _arrived(self, part: str, chunk: Chunk) -> Tensor:
+        """Return the rows of a chunk that came, rank after rank; of one that goes nowhere, this rank's own."""
+        key = (part, chunk)
+        stays = chunk.turn == 0 and chunk.turns == self.ranks and not self._legs.has(key)
+        return self._rows_of(part, chunk) if stays else self._legs.arrived(key)
 
     def _land(self, part: str, rows: Tensor) -> None:
         """Put what came back into `rows`, chunk by chunk, where it left from."""
         for key in self._legs.waiting(part):
-            _, begin, end = key
+            _, chunk = key
             came = self._legs.arrived(key)
             if self.slices > 1:
-                parts = torch.split(came, [number * self.slices for number in self._by_part(begin, end)])
+                parts = torch.split(came, [number * self.slices for number in self._by_part(chunk)])
                 came = torch.cat([one.view(self.slices, -1, one.shape[1]).sum(0) if len(one) else one for one in parts])
-            rows[self._own.places(begin, end).to(rows.device)] = came
+            rows[self._own.places(chunk).to(rows.device)] = came
 
 
 class _Table:
-    """Rows by source [S], expert [E] and cell [K], kept expert after expert, then by source, then by position."""
+    """Rows by source [S], expert [E] and cell [K], kept expert after expert, then by source, then by position.
 
-    def __init__(self, tally: Tensor, cells: Sequence[Cell]) -> None:
+    `of_turn` says of a chunk whose rows it has: [S, 1] or [1, E] of ones and zeros.
+    """
+
+    def __init__(self, tally: Tensor, cells: Sequence[Cell], of_turn: Callable[[Chunk], Tensor]) -> None:
         self.tally = tally
+        self._of_turn = of_turn
         self._first = {begin: number for number, (begin, _) in enumerate(cells)}
         self._last = {end: number + 1 for number, (_, end) in enumerate(cells)}
         totals = tally.sum(2)
         flat = totals.T.reshape(-1)
         self._base = (flat.cumsum(0) - flat).view(tally.shape[1], tally.shape[0]).T
         self._offset = tally.cumsum(2) - tally
-        self._places: dict[Cell, Tensor] = {}
+        self._places: dict[Chunk, Tensor] = {}
 
-    def cells_of(self, begin: int, end: int) -> Cell:
-        """Return the cells of positions `begin` to `end`: from, to."""
-        return self._first[begin], self._last[end]
+    def cells_of(self, chunk: Chunk) -> Cell:
+        """Return the cells of a chunk's positions: from, to."""
+        return self._first[chunk.begin], self._last[chunk.end]
 
-    def _cut(self, begin: int, end: int) -> Tensor:
-        first, last = self.cells_of(begin, end)
-        return self.tally[:, :, first:last].sum(2)
+    def _cut(self, chunk: Chunk) -> Tensor:
+        first, last = self.cells_of(chunk)
+        cut = self.tally[:, :, first:last].sum(2)
+        return cut if chunk.turns == 1 else cut * self._of_turn(chunk)
 
-    def per_expert(self, begin: int, end: int) -> list[int]:
-        """Return the rows of each expert at positions `begin` to `end`."""
-        counts: list[int] = self._cut(begin, end).sum(0).tolist()
+    def per_expert(self, chunk: Chunk) -> list[int]:
+        """Return the rows of each expert in a chunk."""
+        counts: list[int] = self._cut(chunk).sum(0).tolist()
         return counts
 
-    def per_source(self, begin: int, end: int) -> list[int]:
-        """Return the rows of each source at positions `begin` to `end`."""
-        counts: list[int] = self._cut(begin, end).sum(1).tolist()
+    def per_source(self, chunk: Chunk) -> list[int]:
+        """Return the rows of each source in a chunk."""
+        counts: list[int] = self._cut(chunk).sum(1).tolist()
         return counts
 
-    def places(self, begin: int, end: int) -> Tensor:
+    def places(self, chunk: Chunk) -> Tensor:
         """Return where rows of a chunk are kept, in the order they travel: by source, then expert, then position."""
-        if (begin, end) not in self._places:
-            lengths = self._cut(begin, end).reshape(-1)
-            starts = (self._base + self._offset[:, :, self._first[begin]]).reshape(-1)
+        if chunk not in self._places:
+            lengths = self._cut(chunk).reshape(-1)
+            starts = (self._base + self._offset[:, :, self._first[chunk.begin]]).reshape(-1)
             first = lengths.cumsum(0) - lengths
             within = torch.arange(int(lengths.sum())) - torch.repeat_interleave(first, lengths)
-            self._places[begin, end] = torch.repeat_interleave(starts, lengths) + within
-        return self._places[begin, end]
+            self._places[chunk] = torch.repeat_interleave(starts, lengths) + within
+        return self._places[chunk]
 
 
 class Crossed(torch.autograd.Function):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from orch.errors import RunError
 from orch.models.zoo.gates import Routing
 from orch.models.zoo.mixture import MixtureLayer, mixture_layers
-from orch.plan import COUNTS, AllToAll, Expert, Plan, Rows
+from orch.plan import COUNTS, AllToAll, Chunk, Expert, Plan, Rows
 from orch.runtime import collectives
 from orch.runtime.base import Groups, backend_of
 from orch.runtime.buffers import DTYPES
@@ -85,7 +85,7 @@ class Mixtures:
                 if run.layer.mixture.capacity_factor is None:
                     self._exchange(run, COUNTS, positions)
                 self._exchange(run, "dispatch", positions)
-            run.expert(0, positions)
+            run.expert(Chunk(0, positions))
             if self._ranks > 1:
                 self._exchange(run, "combine", positions)
             run.restore()

@@ -3,6 +3,6 @@ resource.
 """
 
 from orch.simulate.ready import ready_times
-from orch.simulate.simulator import simulate
+from orch.simulate.simulator import makespan_s, simulate
 
-__all__ = ["ready_times", "simulate"]
+__all__ = ["makespan_s", "ready_times", "simulate"]

@@ -81,7 +81,7 @@ def share(plan: Plan, costs: Sequence[Sequence[Cost]], sharing: Sharing, iterati
     # Lists while they are filled one by one, which takes half as long as in arrays.
     starts = [[math.nan] * len(step) for step in steps]
     ends = [[math.nan] * len(step) for step in steps]
-    may_start = _gate(plan, ends)
+    may_start = gate(plan, ends)
     streams: dict[str, _Stream] = {}
     for index, step in enumerate(steps):
         for position, task in enumerate(step):
@@ -123,11 +123,11 @@ def share(plan: Plan, costs: Sequence[Sequence[Cost]], sharing: Sharing, iterati
                 one.left = 0.0
         for stream in streams.values():
             stream.running = [one for one in stream.running if one.left > 0.0]
-    boundaries = np.array(_boundaries(plan, steps, ends))
+    boundaries = np.array(boundaries_of(plan, steps, ends))
     return Timeline(plan, tuple(map(np.array, starts)), tuple(map(np.array, ends)), boundaries, "simulated")
 
 
-def _gate(plan: Plan, ends: Sequence[Sequence[float]]) -> Callable[[int, int], bool]:
+def gate(plan: Plan, ends: Sequence[Sequence[float]]) -> Callable[[int, int], bool]:
     """Return what tells whether all predecessors of task `position` of step `index` have ended."""
     period = plan.period
     names = [{task.name: position for position, task in enumerate(step)} for step in plan.steps]
@@ -176,7 +176,8 @@ def _set_rates(streams: Iterable[_Stream]) -> None:
         computing.rate *= max(LEAST_RATE, 1.0 - most)
 
 
-def _boundaries(plan: Plan, steps: Sequence[object], ends: Sequence[Sequence[float]]) -> list[float]:
+def boundaries_of(plan: Plan, steps: Sequence[object], ends: Sequence[Sequence[float]]) -> list[float]:
+    """Return when each iteration ends: its last task that computes."""
     result: list[float] = []
     for index in range(len(steps)):
         step = plan.steps[index % plan.period]

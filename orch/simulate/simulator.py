@@ -18,6 +18,7 @@ from orch.plan import Collective, Plan, Step
 from orch.plan.operations import seconds_of
 from orch.plan.plan import COMPUTE
 from orch.plan.timeline import Timeline
+from orch.simulate.contended import Contended
 from orch.simulate.fluid import Cost, Timed, share
 
 if TYPE_CHECKING:
@@ -33,11 +34,20 @@ def simulate(plan: Plan, cluster: Cluster, *, iterations: int | None = None, see
     iterations = 2 + 2 * plan.period if iterations is None else iterations
     streams: dict[str, int] = {COMPUTE: 0}
     programs = tuple(program_of(plan, index, cluster, streams) for index in range(plan.period))
+    if cluster.sharing is not None and cluster.sharing.units:
+        costs = [[row.seconds for row in program.rows] for program in programs]
+        return Contended(plan, costs, cluster.sharing, iterations).run()
     if cluster.sharing is not None:
         return share(plan, _timed(plan, programs, cluster), cluster.sharing, iterations)
     if _ranks_differ(plan, cluster):
         return _Ranks(plan, cluster, seed).run(programs, len(streams), iterations)
     return _alike(plan, programs, len(streams), iterations)
+
+
+def makespan_s(plan: Plan, cluster: Cluster) -> float:
+    """Return the seconds from the first start of one step to its last end."""
+    timeline = simulate(plan, cluster, iterations=1)
+    return float(np.nanmax(timeline.ends[0]) - np.nanmin(timeline.starts[0]))
 
 
 class Row(NamedTuple):

@@ -27,6 +27,8 @@ def obstacle(cluster: Cluster) -> str | None:
     """Return what of `cluster` only `simulate` can reckon with, None when its variants can be simulated together."""
     if cluster.jitter or cluster.uneven:
         return "the cluster's ranks differ, or jitter"
+    if cluster.sharing is not None and cluster.sharing.units:
+        return "the cluster's collectives hold multiprocessors of its devices"
     if cluster.sharing is not None and (cluster.sharing.lanes > 1 or cluster.sharing.wait_s):
         return "the cluster's collectives have lanes, or waits"
     return None

@@ -9,7 +9,7 @@ from orch import registry
 from orch.cluster import Cluster, Curve, Device, Link, Links, Measured, Span
 from orch.models.profile import Module, Profile, Tensor, reverse_ready_order
 from orch.plan import Plan
-from orch.simulate import ready_times, simulate
+from orch.simulate import makespan_s, ready_times, simulate
 from orch.stack import Member, apply, arrange
 from orch.technique import Context, Technique
 from orch.workload import data_parallel, forward_reads
@@ -54,6 +54,7 @@ def context(model: Profile, where: Cluster, gradient_dtype: str = "fp32") -> Con
         where,
         where.world_size,
         lambda plan, step: ready_times(plan, step, where),
+        lambda plan: makespan_s(plan, where),
         {tensor.name: tensor.shape for tensor in model.tensors},
         forward_reads(model),
         gradient_dtype,

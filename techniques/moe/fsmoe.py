@@ -9,30 +9,15 @@ least, in place of differential evolution: never worse than sending them at the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 from functools import partial
-from itertools import count as numbers
 from typing import Literal
 
-from orch.plan import (
-    COMPUTE,
-    NET,
-    AllReduce,
-    Buffer,
-    Crossing,
-    Operation,
-    Plan,
-    Rows,
-    Segment,
-    Step,
-    Task,
-    crossings,
-    recut,
-)
+from orch.plan import Plan, Task
 from orch.technique import Context, Knobs, Slot, Technique, choice, count, quantity
 from orch.units import Bytes
-from techniques.moe._pipeline import Costs, makespan, one_network, seconds
+from techniques.moe._holes import Hole, Pass, Piece, Queue
+from techniques.moe._pipeline import one_network
 
 PARTS = 16
 
@@ -53,319 +38,54 @@ class Config(Knobs):
     smallest: Bytes = quantity("256KiB", "no part of the gradients is smaller, unless it is the last", least=1.0)
 
 
-@dataclass(frozen=True)
-class Shape:
-    """A crossing at one degree: its makespan, and how long the stream of its exchanges is busy with them [s]."""
-
-    degree: int
-    makespan_s: float
-    busy_s: float
-
-    def with_gradients(self, gradient_s: float) -> float:
-        """Return the makespan when gradients take `gradient_s` between the last chunk out and the first one back.
-
-        f(t) = max(makespan, busy + t): the hole takes makespan - busy for nothing.
-        """
-        return max(self.makespan_s, self.busy_s + gradient_s)
-
-
-@dataclass
-class Hole:
-    """Where gradients may travel: behind task `anchor`, those that exist when the task at `start` begins.
-
-    A crossing has its shapes by degree, and gradients go between its last chunk out and the first one back; a stretch
-    of dense backward before the next crossing has none, and hides `free_s` seconds.
-    """
-
-    anchor: str
-    start: int
-    free_s: float = 0.0
-    crossing: Crossing | None = None
-    shapes: list[Shape] = field(default_factory=list)
-    given_s: float = 0.0
-    pieces: list[Segment] = field(default_factory=list)
-    after: dict[str, None] = field(default_factory=dict)
-
-    def f(self, gradient_s: float) -> float:
-        """Return the least makespan with `gradient_s` of gradients in it; of a dense stretch what it delays."""
-        if not self.shapes:
-            return max(0.0, gradient_s - self.free_s)
-        return min(shape.with_gradients(gradient_s) for shape in self.shapes)
-
-    @property
-    def hidden_s(self) -> float:
-        """Seconds of gradients that cost nothing here."""
-        if not self.shapes:
-            return self.free_s
-        best = min(self.shapes, key=lambda shape: (shape.makespan_s, shape.degree))
-        return best.makespan_s - best.busy_s
-
-    @property
-    def degree(self) -> int:
-        """The best degree beside the gradients given; the smallest on ties."""
-        return min(self.shapes, key=lambda shape: (shape.with_gradients(self.given_s), shape.degree)).degree
-
-
-def shapes(plan: Plan, context: Context, crossing: Crossing, degrees: Sequence[int]) -> list[Shape]:
-    """Return the crossing at each of `degrees`."""
-    found = []
-    costs = Costs(plan, context, crossing)
-    for degree in degrees:
-        times = costs.times(degree)
-        busy = sum(sum(stage) for stage, stream in zip(times, costs.streams, strict=True) if stream == NET)
-        found.append(Shape(degree, makespan(times, costs.streams, crossing.before), busy))
-    return found
-
-
-def facts(op: Operation) -> tuple[object, ...]:
-    """Return what decides the cost of a stage, whose layer it may be."""
-    return type(op), op.nbytes, *(getattr(op, name, None) for name in _SIZES)
-
-
-_SIZES = ("flops", "moved_bytes", "seconds", "dtype", "positions", "products", "algorithm", "leg", "neighbours")
-
-
-def last_out(crossing: Crossing) -> Task:
-    """Return the stage behind which gradients find the network free: the last that sends rows out on it."""
-    out = crossing.stages[: crossing.stages.index(crossing.expert)]
-    return next(
-        (task for task in reversed(out) if isinstance(task.op, Rows) and task.stream == NET), crossing.stages[0]
-    )
-
-
 def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
     """Cut every crossing at its best degree, and move the dense gradients into the holes."""
     plan = one_network(plan) if config.networks == "one" else plan
-    return plan.each_step(lambda step: _Pass(plan, step, context, config).run())
+    share_out = partial(_share_out, smallest=config.smallest) if config.gradients == "adaptive" else None
+    return plan.each_step(lambda step: Pass(plan, step, context, config, share_out).run())
 
 
-class _Pass:
-    """The pass over one step."""
-
-    def __init__(self, plan: Plan, step: Step, context: Context, config: Config) -> None:
-        self.plan, self.step, self.context, self.config = plan, step, context, config
-        self.place = {task.name: index for index, task in enumerate(step)}
-        self.known: dict[object, list[Shape]] = {}  # layers alike are worked out once
-
-    def run(self) -> Step:
-        cuts: dict[str, Sequence[Task]] = {}
-        holes: list[Hole] = []
-        for crossing in crossings(self.step):
-            asked = self.config.degree_backward if crossing.backward else self.config.degree
-            most = min(crossing.positions, self.config.most if len(crossing.stages) > 1 else 1)
-            degrees = range(1, most + 1) if asked is None else [min(asked, crossing.positions)]
-            alike = (tuple(degrees), *((t.stream, t.group, crossing.before, facts(t.op)) for t in crossing.stages))
-            if alike not in self.known:
-                self.known[alike] = shapes(self.plan, self.context, crossing, degrees)
-            found = self.known[alike]
-            if crossing.backward and len(crossing.stages) > 1:
-                first, last = last_out(crossing).name, crossing.stages[-1].name
-                holes.append(Hole(first, self.place[first], crossing=crossing, shapes=found))
-                holes.append(Hole(last, self.place[last], self._dense_s(self.place[last])))
-            else:
-                best = min(found, key=lambda shape: (shape.makespan_s, shape.degree)).degree
-                cuts.update(_named(crossing, best))
-        sends = self._sends() if holes and self.config.gradients == "adaptive" else []
-        # Behind the last crossing no rows are held up: gradients travel as they are scheduled.
-        late = self._share_out(holes[:-1], sends) if sends else []
-        for hole in holes:
-            if hole.crossing is not None:
-                cuts.update(_named(hole.crossing, hole.degree))
-        return self._assembled(cuts, holes, sends, late)
-
-    def _dense_s(self, place: int) -> float:
-        """Return how long the device computes from task `place` to the next crossing's first exchange."""
-        total = 0.0
-        for task in self.step.tasks[place + 1 :]:
-            if task.op.kind == "restore_backward":
-                return total + seconds(self.plan, self.context, task)
-            if task.stream == COMPUTE:
-                total += seconds(self.plan, self.context, task)
-        return total
-
-    def _sends(self) -> list[Task]:
-        """Return the all-reduces of dense gradients over all ranks that nothing but the update waits for."""
-        awaited = {name for task in self.step if task.op.kind != "update" for name in task.after}
-        return [
-            task
-            for task in self.step
-            if isinstance(task.op, AllReduce)
-            and (task.group, task.lag) == ("world", 0)
-            and task.name not in awaited
-            and all(segment.is_gradient for segment in task.op.buffer.segments)
-        ]
-
-    def _share_out(self, holes: list[Hole], sends: list[Task]) -> list[_Piece]:
-        """Give each hole the gradients it can hide (step 1), then what delays it least (step 2); return what is left."""
-        cost = self.context.collective_s(self.plan, sends[0])
-        queue = _Queue(sends)
-        ready = [sum(self._ready(piece) < hole.start for piece in queue.pieces) for hole in holes]
-        sizes = [sum(piece.nbytes for piece in queue.pieces[:number]) for number in ready]
-        planned: list[float] = []
-        sent = 0.0
-        for hole, available in zip(holes, sizes, strict=True):
-            size = min(available - sent, _most_bytes(cost, hole.hidden_s))
-            planned.append(size if size >= self.config.smallest else 0.0)
-            sent += planned[-1]
-        self._spread_rest(holes, planned, sizes, cost)
-        for hole, size in zip(holes, planned, strict=True):
-            for piece in queue.take(size, self.config.smallest / 2, partial(self._exists, before=hole.start)):
-                hole.pieces.append(piece.segment())
-                hole.after.update(dict.fromkeys(piece.send.after))
-            hole.given_s = float(cost(sum(s.nbytes for s in hole.pieces))) if hole.pieces else 0.0
-        return list(queue.take(float("inf")))
-
-    def _spread_rest(self, holes: list[Hole], planned: list[float], sizes: Sequence[float], cost: object) -> None:
-        """Place what fits no hole, part by part, where it delays a crossing less than it would take at the end."""
-        assert callable(cost)
-        rest = sizes[-1] - sum(planned)
-        part = max(rest / PARTS, self.config.smallest)
-        while rest >= self.config.smallest:
-            part = min(part, rest)
-            best, least = None, float(cost(part)) * (1.0 - 1e-9)
-            for number, hole in enumerate(holes):
-                if any(sum(planned[: later + 1]) + part > sizes[later] for later in range(number, len(holes))):
-                    continue  # not produced yet
-                before, after = (
-                    float(cost(size)) if size else 0.0 for size in (planned[number], planned[number] + part)
-                )
-                more = hole.f(after) - hole.f(before)
-                if more < least:
-                    best, least = number, more
-            if best is None:
-                return
-            planned[best] += part
-            rest -= part
-
-    def _exists(self, piece: _Piece, before: int) -> bool:
-        return self._ready(piece) < before
-
-    def _ready(self, piece: _Piece) -> int:
-        return max((self.place[name] for name in piece.send.after), default=-1)
-
-    def _assembled(
-        self, cuts: dict[str, Sequence[Task]], holes: list[Hole], sends: list[Task], late: list[_Piece]
-    ) -> Step:
-        """Return the step with stages cut, and gradients between the last chunk out and the first one back."""
-        if not any(hole.pieces for hole in holes):
-            return recut(self.step, cuts) if cuts else self.step
-        first = {hole.anchor: hole for hole in holes}
-        moved = {send.name for send in sends}
-        left = _by_send(late)
-        tasks: list[Task] = []
-        carriers: list[tuple[str, Buffer]] = []
-        last = holes[-1].start
-        held: list[Task] = []
-
-        # Sends that stay (experts' own) keep their names.
-        free = (name for number in numbers() if (name := f"all_reduce.b{number}") not in self.place or name in moved)
-
-        def carry(segments: Sequence[Segment], after: Sequence[str], like: Task) -> Task:
-            name = next(free)
-            buffer = Buffer(name, tuple(segments))
-            carriers.append((name, buffer))
-            return replace(like, name=name, op=AllReduce(buffer), after=tuple(after))
-
-        for index, task in enumerate(self.step):
-            if task.name in moved:
-                # What is left travels when it is ready, but not before the last crossing, whose rows it would hold up.
-                if task.name in left:
-                    held.append(task)
-                if index > last:
-                    tasks += [carry(left[one.name], one.after, one) for one in held]
-                    held = []
-                continue
-            tasks.extend(cuts.get(task.name, (task,)))
-            if task.name in first and first[task.name].pieces:
-                hole = first[task.name]
-                tasks.append(carry(hole.pieces, self._furthest(hole.after), sends[0]))
-            if index == last:
-                tasks += [carry(left[one.name], one.after, one) for one in held]
-                held = []
-        return recut(Step(tuple(self._renamed(tasks, cuts, moved, carriers))), {})
-
-    def _furthest(self, names: Sequence[str] | dict[str, None]) -> tuple[str, ...]:
-        """All stand on the compute stream, so the last has waited for the others."""
-        return (max(names, key=self.place.__getitem__),)
-
-    def _renamed(
-        self, tasks: list[Task], cuts: dict[str, Sequence[Task]], moved: set[str], carriers: list[tuple[str, Buffer]]
-    ) -> Iterator[Task]:
-        ends = {name: chunks[-1].name for name, chunks in cuts.items()}
-        everything = tuple(name for name, _ in carriers)
-        known = {task.name for task in tasks}
-        for task in tasks:
-            after: list[str] = []
-            for name in task.after:
-                if name in moved:
-                    after += everything
-                else:
-                    after.append(name if name in known else ends[name])
-            yield replace(task, after=tuple(dict.fromkeys(after))) if tuple(after) != task.after else task
+def _share_out(made: Pass, holes: list[Hole], sends: list[Task], smallest: float) -> list[Piece]:
+    """Give each hole the gradients it can hide (step 1), then what delays it least (step 2); return what is left."""
+    cost = made.context.collective_s(made.plan, sends[0])
+    queue = Queue(sends)
+    ready = [sum(made.ready(piece) < hole.start for piece in queue.pieces) for hole in holes]
+    sizes = [sum(piece.nbytes for piece in queue.pieces[:number]) for number in ready]
+    planned: list[float] = []
+    sent = 0.0
+    for hole, available in zip(holes, sizes, strict=True):
+        size = min(available - sent, _most_bytes(cost, hole.hidden_s))
+        planned.append(size if size >= smallest else 0.0)
+        sent += planned[-1]
+    _spread_rest(holes, planned, sizes, cost, smallest)
+    for hole, size in zip(holes, planned, strict=True):
+        if load := list(queue.take(size, smallest / 2, partial(made.exists, before=hole.start))):
+            hole.loads.append(load)
+            hole.given_s = float(cost(sum(piece.nbytes for piece in load)))
+    return list(queue.take(float("inf")))
 
 
-def _named(crossing: Crossing, degree: int) -> Iterator[tuple[str, Sequence[Task]]]:
-    if degree > 1:
-        yield from ((stage.name, chunks) for stage, chunks in zip(crossing.stages, crossing.cut(degree), strict=True))
-
-
-@dataclass
-class _Piece:
-    """What is left of one gradient of a send."""
-
-    send: Task
-    whole: Segment
-    begin: int
-    numel: int
-
-    @property
-    def nbytes(self) -> int:
-        return self.whole.nbytes // self.whole.numel * self.numel
-
-    def segment(self) -> Segment:
-        """Return the segment that carries it: the gradient itself, or a part."""
-        if self.numel == self.whole.numel:
-            return self.whole
-        first = (self.whole.begin or 0) + self.begin
-        return replace(self.whole, name=f"{self.whole.tensor}@{first}", numel=self.numel, begin=first)
-
-
-class _Queue:
-    """The gradients of sends, in order, handed out by bytes."""
-
-    def __init__(self, sends: Sequence[Task]) -> None:
-        self.pieces = [
-            _Piece(send, segment, 0, segment.numel)
-            for send in sends
-            if isinstance(send.op, AllReduce)
-            for segment in send.op.buffer.segments
-            if segment.numel
-        ]
-
-    def take(
-        self, nbytes: float, slack: float = 0.0, may: Callable[[_Piece], bool] = lambda piece: True
-    ) -> Iterator[_Piece]:
-        """Yield pieces of `nbytes` together, the first in line first, while they `may` go; none leaves less than `slack`
-        of its gradient.
-        """
-        while self.pieces and nbytes >= 1.0 and may(self.pieces[0]):
-            piece = self.pieces[0]
-            if piece.nbytes <= nbytes + slack:
-                nbytes -= piece.nbytes
-                yield self.pieces.pop(0)
-                continue
-            numel = int(nbytes * piece.numel / piece.nbytes)
-            if numel:
-                yield replace(piece, numel=numel)
-                piece.begin, piece.numel = piece.begin + numel, piece.numel - numel
+def _spread_rest(
+    holes: list[Hole], planned: list[float], sizes: Sequence[float], cost: object, smallest: float
+) -> None:
+    """Place what fits no hole, part by part, where it delays a crossing less than it would take at the end."""
+    assert callable(cost)
+    rest = sizes[-1] - sum(planned)
+    part = max(rest / PARTS, smallest)
+    while rest >= smallest:
+        part = min(part, rest)
+        best, least = None, float(cost(part)) * (1.0 - 1e-9)
+        for number, hole in enumerate(holes):
+            if any(sum(planned[: later + 1]) + part > sizes[later] for later in range(number, len(holes))):
+                continue  # not produced yet
+            before, after = (float(cost(size)) if size else 0.0 for size in (planned[number], planned[number] + part))
+            more = hole.f(after) - hole.f(before)
+            if more < least:
+                best, least = number, more
+        if best is None:
             return
-
-
-def _by_send(pieces: Sequence[_Piece]) -> dict[str, list[Segment]]:
-    result: dict[str, list[Segment]] = {}
-    for piece in pieces:
-        result.setdefault(piece.send.name, []).append(piece.segment())
-    return result
+        planned[best] += part
+        rest -= part
 
 
 def _most_bytes(cost: object, limit_s: float) -> float:

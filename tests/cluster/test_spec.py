@@ -91,6 +91,17 @@ def test_lines_and_tables():
     assert str(cluster.basis()) == "fitted, extrapolated 2 times"
 
 
+def test_multiprocessors_that_collectives_hold():
+    cluster = load({**EXAMPLE, "sharing": {"units": 68, "held": 8, "source": "an example"}})
+    assert (cluster.sharing.units, cluster.sharing.held) == (68, 8)
+    for given, message in (
+        ({"units": 68}, "units and held go together"),
+        ({"units": 8, "held": 8}, "held 8 leaves nothing of units 8"),
+    ):
+        with pytest.raises(OrchError, match=message):
+            load({**EXAMPLE, "sharing": {**given, "source": "an example"}})
+
+
 def test_speed_jitter_and_sharing():
     more = {"speed": {"3": 0.5}, "jitter": "2%", "sharing": {"compute_slowdown": 1.2, "source": "measured"}}
     cluster = load({**EXAMPLE, **more})

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.runtime.test_mixture import Case, compare, drawn_cases, train_all
+from tests.runtime.test_mixture import Case, compare, train_all
+from tests.runtime.test_mixtures import drawn_cases
 from tests.runtime.worlds import run
 
 S1 = {"parm": {"schedule": "s1"}}

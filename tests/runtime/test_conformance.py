@@ -205,10 +205,10 @@ def test_rows_that_do_not_all_come_back_are_found() -> None:
     assert differences(record, 0) == ["step 0: task 'dispatch.0.moe' handed over 128 bytes; the plan says 256"]
 
 
-def filled(technique: str) -> tuple[Record, Any, dict[str, int]]:
+def filled(technique: str, **knobs: Any) -> tuple[Record, Any, dict[str, int]]:
     """Return a record in which rank 0 of two nodes of two did what a way of its rows asks, and the places of tasks."""
     model = mixture.layers()
-    members = [small.member(registry.technique(name)) for name in (technique, "wfbp")]
+    members = [small.member(registry.technique(technique), **knobs), small.member(registry.technique("wfbp"))]
     where = mixture.cluster(4, nodes=2, alpha_s=1e-3, all_reduce=(1e-3, 0.0))
     plan, _ = apply(
         mixture_training(model, Layout(4, 4), 1), arrange(members, registry.technique), small.context(model, where)
@@ -247,3 +247,21 @@ def test_a_relay_passes_on_what_it_got() -> None:
     assert differences(record, 0) == []
     step.sent[across] = step.received[places["combine.0.moe.across"]] = 80
     assert differences(record, 0) == ["step 0: task 'dispatch.0.moe' passed on 80 bytes, which is not what came before"]
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_turns_together_hand_over_the_rows_there_are(group: int) -> None:
+    record, step, places = filled("fastermoe", group=group)
+    one, two = (places[f"dispatch.0.moe.t{turn}"] for turn in ((0, 1) if group == 2 else (2, 3)))
+    # Ragged: a turn may hand over more than an even share, and gets as much back.
+    step.sent[one], step.sent[two] = step.sent[one] + 16, step.sent[two] - 16
+    for place in (one, two):
+        name = next(task for task, number in places.items() if number == place)
+        step.received[places[name.replace("dispatch", "combine")]] = step.sent[place]
+    assert differences(record, 0) == []
+    step.sent[one] += 96
+    step.received[places["combine.0.moe.t0" if group == 2 else "combine.0.moe.t2"]] += 96
+    last, most = (
+        ("t1", "352 bytes; the plan says 256") if group == 2 else ("t3", "288 bytes; the plan says at most 256")
+    )
+    assert differences(record, 0) == [f"step 0: the turns of 'dispatch.0.moe.{last}' handed over {most}"]

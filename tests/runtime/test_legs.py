@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from orch.plan import ACROSS, FAR, INSIDE, NEAR, WHOLE, AllToAll, Rows
+from orch.plan import ACROSS, FAR, INSIDE, NEAR, WHOLE, AllToAll, Chunk, Rows
 from orch.runtime.legs import Legs, Parcel, Tallies
 
 NODES, PER_NODE = 3, 2
@@ -55,7 +55,7 @@ def test_every_way_brings_the_same_rows_in_the_same_order(part: str, legs: tuple
             leg,
         )
     for rank, legs_ in enumerate(all_legs):
-        assert legs_.waiting(part) == [(part, 0, 1)]
-        found = legs_.arrived((part, 0, 1))
+        assert legs_.waiting(part) == [(part, Chunk(0, 1))]
+        found = legs_.arrived((part, Chunk(0, 1)))
         assert torch.equal(found, rows_of(rank, "combine" if part == "dispatch" else "dispatch"))
         assert legs_.waiting(part) == []

@@ -7,7 +7,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
-from random import Random
 from typing import Any
 
 import pytest
@@ -279,6 +278,10 @@ CASES = {
         stack=("schemoe", "int8-rows", "wfbp"), nodes=2, knobs={"schemoe": {"degree": 3, "degree_backward": 2}}
     ),
     "two hops": Case(stack=("pipemoe", "two-level-a2a", "wfbp"), nodes=2, knobs={"pipemoe": {"degree": 3}}),
+    "turns of single ranks": Case(stack=("fastermoe", "int8-rows"), knobs={"fastermoe": {"group": 1}}),
+    "turns, one expert gets all": Case(
+        stack=("fastermoe",), knobs={"fastermoe": {"group": 1}}, routing="first", top_k=1, gated=True
+    ),
     "pair by pair": Case(stack=("tutel", "pairwise-a2a"), capacity=1.25, knobs={"tutel": {"degree": 2}}),
 }
 
@@ -294,6 +297,13 @@ REPLICATED = [
     Case(stack=("fsmoe",), knobs={"fsmoe": {"smallest": "16B"}}),
     Case(stack=("fsmoe", "wfbp"), tokens=20, knobs={"fsmoe": {"smallest": "4B", "degree": 3, "degree_backward": 2}}),
     Case(stack=("fsmoe", "dear"), spread=2),
+    Case(stack=("lina", "wfbp"), tokens=20, knobs={"lina": {"slice": "100B", "degree": 3, "degree_backward": 2}}),
+    Case(stack=("sm-moe", "wfbp"), spread=2, knobs={"sm-moe": {"degree": 2, "degree_backward": 3, "pieces": 2}}),
+    Case(
+        stack=("sm-moe", "int8-rows", "dear"),
+        routing="first",
+        knobs={"sm-moe": {"degree": 3, "degree_backward": 2, "pieces": 4, "launch": "oblivious"}},
+    ),
     Case(stack=("schemoe",), nodes=2, capacity=1.0, knobs={"schemoe": {"degree": 2, "order": "serial"}}),
     Case(stack=("schemoe", "bf16-rows", "two-level-a2a"), nodes=2, capacity=0.6, gated=True),
     Case(
@@ -305,6 +315,8 @@ REPLICATED = [
     ),
     Case(stack=("schemoe", "int8-rows", "dear"), nodes=2, tokens=1, routing="first"),
     Case(stack=("naive-moe", "two-level-a2a"), nodes=2, routing="first", top_k=1, tokens=5),
+    Case(stack=("fastermoe",), knobs={"fastermoe": {"group": 2}}, tokens=1),
+    Case(stack=("fastermoe", "bf16-rows", "dear"), knobs={"fastermoe": {"group": 2}}, capacity=0.6, nodes=2),
     Case(stack=("parm",), spread=2, slices=2, knobs={"parm": {"schedule": "s1"}}),
     Case(stack=("parm", "dear"), spread=2, slices=2, capacity=1.25, gated=True, knobs={"parm": {"schedule": "s1"}}),
     Case(stack=("parm",), spread=2, slices=2, routing="first", top_k=1, knobs={"parm": {"schedule": "s1"}}),
@@ -346,49 +358,3 @@ def test_other_tokens_than_planned_are_refused() -> None:
     with pytest.raises(RunError, match="mixture one has 5 positions, and its plan was made for 7"):
         engine.module(torch.zeros(1, 5, HIDDEN))
     engine.close()
-
-
-def drawn_cases(number: int, seed: int, world: int = 4) -> list[Case]:
-    """Random experts, choices, capacities, tokens, routings, cuts, layouts and stacks."""
-    random = Random(seed)
-    cases = []
-    for _ in range(number):
-        experts = random.choice([2, 4, 6, 8])
-        spread_over = random.choice([r for r in (1, 2, 4, 8) if experts % r == 0 == world % r])
-        stack = random.choice(
-            [(), ("fsmoe",), ("fsmoe", "wfbp"), ("pipemoe", "dear"), ("naive-moe",), ("tutel", "mg-wfbp")]
-        )
-        knobs: dict[str, Any] = {
-            "fsmoe": {"smallest": f"{random.choice([4, 64, 1024])}B", "degree": random.choice([None, 1, 3, 5])},
-            "schemoe": {
-                "order": random.choice(["optsche", "breadth", "serial"]),
-                "degree": random.choice([None, 2, 5]),
-            },
-        }
-        scheduled = [*stack, *([] if {"fsmoe", "pipemoe", "naive-moe", "tutel"} & set(stack) else ["schemoe"])]
-        others = [["pipe-a2a"], ["two-level-a2a"], ["pairwise-a2a"], []], [[], [], ["int8-rows"], ["bfp8-rows"]]
-        stack = (*scheduled, *(name for options in others for name in random.choice(options)))
-        cases.append(
-            Case(
-                experts,
-                random.choice([1, 2]),
-                random.choice([None, None, 0.5, 1.0, 1.3]),
-                random.choice([1, 2, 3, 7, 13]),
-                random.choice(["learned", "first"]),
-                random.random() < 0.3,
-                random.choice([1, 2, 3, 5, 8]),
-                random.choice([1, 2, 3, 4, 8]),
-                kind=random.choice(["softmax", "softmax", "cosine", "expert-choice", "soft"]),
-                spread=spread_over,
-                stack=stack,
-                knobs=knobs,
-                nodes=random.choice([1, 2, 2]),
-            )
-        )
-    return cases
-
-
-def test_no_random_plan_waits_for_ever_or_computes_something_else() -> None:
-    cases = drawn_cases(12, seed=3)
-    for case, ranks in zip(cases, zip(*run(4, train_all, cases), strict=True), strict=True):
-        compare(case, list(ranks))

@@ -15,8 +15,9 @@ from orch.stack import apply, arrange
 from orch.testing import mixture, small
 from orch.workload import Layout, mixture_training
 from techniques.moe import fsmoe, naive_moe, pipemoe
+from techniques.moe._holes import Shape
 from techniques.moe._pipeline import makespan
-from techniques.moe.fsmoe import Config, Shape
+from techniques.moe.fsmoe import Config
 
 STREAMS = ["net.inter", "net.intra", "compute", "net.intra", "net.inter"]
 chunk = st.floats(0.01, 10.0)

@@ -1,0 +1,103 @@
+"""FasterMoE's smart schedule: groups of ranks take turns, so that experts compute for one group while another's rows travel.
+
+Helps: exchanges and experts of like length, and rows for a rank's own group, which travel least. Does not: one of the two much
+longer, groups so small that start-ups count; loads that differ, as turns are as long as their slowest pair. Lossless.
+Source: He et al., PPoPP 2022 (text; FastMoE code seen): n groups of g ranks; in step s rows for the s-th next group leave, and
+those of the s-th group before arrive; sends first, then the way back. g is 4 there; here, unless asked for, the number with the
+shortest layer (ours). Its topology gate changes what is learned and is left out, as are experts whose weights are sent in place
+of rows (shadow experts): they pay where loads are uneven, and a plan is made for even ones. Experts cut into slices
+are left as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from orch.plan import AllToAll, Crossing, Plan, Rows, Step, Task, crossings, recut
+from orch.technique import Context, Knobs, Slot, Technique, count
+from techniques.moe._pipeline import makespan, seconds
+
+GROUP = "experts"
+FIRST_OFFERS = (1, 2, 4, 8)
+
+
+class Config(Knobs):
+    """How ranks are grouped."""
+
+    group: int | None = count(
+        None,
+        "neighbouring ranks in a group, a divisor of those that share experts; none: chosen (FastMoE: 4)",
+        least=1,
+        most=4096,
+    )
+
+
+def groups(ranks: int, most: int | None = None) -> list[int]:
+    """Return the sizes that cut `ranks` ranks into equal groups, of at most `most`; all of them but the whole."""
+    sizes = [size for size in range(1, ranks) if ranks % size == 0]
+    return [size for size in sizes if most is None or size <= most]
+
+
+def settings(config: Config) -> Iterator[Config]:
+    """Yield a config with each size that is tried where none is asked for."""
+    for size in FIRST_OFFERS if config.group is None else (config.group,):
+        yield config.model_copy(update={"group": size})
+
+
+def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
+    """Let the ranks that share experts take turns in every crossing."""
+    ranks = plan.groups[GROUP].size if GROUP in plan.groups else 1
+    sizes = groups(ranks)
+    if config.group is not None:
+        # Groups that do not divide the ranks are as large as they may be below.
+        sizes = groups(ranks, config.group)[-1:] if config.group < ranks else []
+    return plan.each_step(lambda step: _taking_turns(plan, step, context, ranks, sizes, config.group is not None))
+
+
+def _taking_turns(plan: Plan, step: Step, context: Context, ranks: int, sizes: Sequence[int], always: bool) -> Step:
+    cuts: dict[str, Sequence[Task]] = {}
+    best: dict[str, int] = {}  # of each layer; backward goes as forward did
+    both: dict[str, list[Crossing]] = {}
+    for crossing in crossings(step):
+        if len(crossing.stages) > 1 and all(
+            isinstance(t.op, AllToAll) for t in crossing.stages if isinstance(t.op, Rows)
+        ):
+            both.setdefault(crossing.module, []).append(crossing)
+    for module, found in both.items():
+        options = list(sizes) if always else [ranks, *sizes]
+        best[module] = min(
+            options or [ranks],
+            key=lambda size: (sum(_seconds(plan, context, one, ranks, size) for one in found), -size),
+        )
+        if best[module] < ranks:
+            for crossing in found:
+                chunks = crossing.in_turns(ranks // best[module], alone=best[module] == 1)
+                cuts.update((stage.name, cut) for stage, cut in zip(crossing.stages, chunks, strict=True))
+    return recut(step, cuts) if cuts else step
+
+
+def _seconds(plan: Plan, context: Context, crossing: Crossing, ranks: int, size: int) -> float:
+    """Return how long a crossing takes in groups of `size`: all sends before the first way back."""
+    turns = ranks // size
+    if turns == 1:
+        return sum(seconds(plan, context, task) for task in crossing.stages)
+    known: Mapping[str, float] = {
+        task.name: seconds(plan, context, task) for tasks in crossing.in_turns(turns, alone=size == 1) for task in tasks
+    }
+    # What is left out of turn 0 takes no time.
+    times = [[known.get(f"{stage.name}.t{turn}", 0.0) for turn in range(turns)] for stage in crossing.stages]
+    return makespan(times, [stage.stream for stage in crossing.stages], crossing.before)
+
+
+technique = Technique(
+    name="fastermoe",
+    slot=Slot.EXPERTS,
+    rewrite=rewrite,
+    source="10.1145/3503221.3508418",
+    lossless=True,
+    config=Config,
+    settings=settings,
+    excludes=dict.fromkeys(
+        ("pairwise-a2a", "pipe-a2a", "two-level-a2a"), "its turns are a way of their own for rows from rank to rank"
+    ),
+)
