@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 if TYPE_CHECKING:
     from orch.cluster import Cluster, Span
+    from orch.models.profile import Mixture
+    from orch.models.stage import Stage
     from orch.plan import Collective, Plan, Segment, Step, Task
 
 
@@ -111,6 +113,10 @@ class Context:
     # The gradients each module's forward needs, in forward order: (forward task name, parameters it reads).
     forward_reads: tuple[tuple[str, tuple[str, ...]], ...] = ()
     gradient_dtype: str = "fp32"
+    # Of a model with mixtures: their sizes, the dense work that leads to each, and the samples of a worker.
+    mixtures: tuple[Mixture, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    batch: int = 1
 
     def numel(self, tensor: str) -> int:
         """Return the number of elements of parameter `tensor`."""
@@ -168,7 +174,8 @@ class Technique:
     `needs` are the forms it can work on, `gives` the form it leaves (None: what it found). `defaults` name the
     techniques that take slots which a stack with this one leaves empty. `excludes` names techniques that cannot share
     a stack with it, each with the reason. `lossless` means equal to plain S-SGD within floating-point tolerance;
-    where knobs decide that, `exact(config)` does and `lossless` speaks for the defaults.
+    where knobs decide that, `exact(config)` does and `lossless` speaks for the defaults. One that `splits_capacity` lets parts of
+    a batch fill experts by themselves: where these have a capacity other tokens are dropped, and it is not lossless.
     `engine` is `module:Class` of a runtime that replaces the plan's own one (torch's DDP drives its collectives
     itself). `source` is the paper or project, as users would cite it. `settings(config)` yields the configs among which its
     own planner chooses the one with the shortest step: so thousands of layers can be planned at once, not one by one.
@@ -187,6 +194,7 @@ class Technique:
     engine: str | None = None
     settings: Callable[[Any], Iterable[Any]] | None = None
     exact: Callable[[Any], bool] | None = None
+    splits_capacity: bool = False
 
     def is_lossless(self, config: Knobs) -> bool:
         """Return whether it is lossless with these knobs."""

@@ -177,7 +177,9 @@ def _candidate(recipe: Recipe, members: tuple[Member, ...], of: Candidate | None
         )
     ]
     name = f"{label} {' '.join(changed)}" if changed else label
-    return Candidate(Stack(name, members, recipe.train), written(members), tuned=of is not None)
+    return Candidate(
+        Stack(name, members, recipe.train, recipe.baseline.capacity), written(members), tuned=of is not None
+    )
 
 
 def _before(of: Candidate, member: Member) -> Knobs:

@@ -132,9 +132,9 @@ class Measurements:
         """Return what predictions compute with, from all rounds so far."""
         merged = {key: _over_rounds(_settled(seen)) for key, seen in self._seen.items()}
         # Watching shows the parts of a mixture, not that they are one.
-        mixtures = self._recipe.model.mixtures
+        mixtures, stages = self._recipe.model.mixtures, self._recipe.model.stages
         found = {name: self._in_its_blocks(name, merged[key]) for name, key in self._keys.items()}
-        profiles = {name: replace(seen.profile, mixtures=mixtures) for name, seen in found.items()}
+        profiles = {name: replace(seen.profile, mixtures=mixtures, stages=stages) for name, seen in found.items()}
         return Inputs(self._cluster(), profiles, {name: seen.update_s for name, seen in found.items()})
 
     def _in_its_blocks(self, stack: str, seen: Observation) -> Observation:

@@ -203,6 +203,9 @@ def plan_stack(recipe: Recipe, stack: str, inputs: Inputs, *, timed: bool = True
         parameters={tensor.name: tensor.shape for tensor in profile.tensors},
         forward_reads=forward_reads(profile),
         gradient_dtype=recipe.stacks[stack].train.gradient_dtype,
+        mixtures=profile.mixtures,
+        stages=profile.stages,
+        batch=recipe.batch_per_worker(stack),
     )
     members = recipe.stacks[stack].members
     step_time_s = (lambda plan: simulate(plan, cluster).step_time_s) if timed else None

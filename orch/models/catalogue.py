@@ -16,6 +16,7 @@ from orch.errors import OrchError, Position, did_you_mean
 from orch.models.kinds import Interface, refuse_mismatch
 from orch.models.model import Model, ModelKnobs, validated
 from orch.models.profile import Mixture, Profile
+from orch.models.stage import Stage
 from orch.models.tables import load
 
 if TYPE_CHECKING:
@@ -100,6 +101,11 @@ class NamedModel:
         """Its mixture-of-experts layers."""
         return self.profile().mixtures if self.model.mixed else ()
 
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The dense work that leads to each of its mixtures."""
+        return self.profile().stages if self.model.mixed else ()
+
     def profile(self, data: ChosenData | None = None) -> Profile:
         """Return its profile; `data` makes no difference."""
         return self.model.profile(self.knobs)
@@ -125,6 +131,7 @@ class PythonModel:
     interface = None
     # What a function of the user's calls experts is to orch a part of the model like any other.
     mixtures: ClassVar[tuple[Mixture, ...]] = ()
+    stages: ClassVar[tuple[Stage, ...]] = ()
 
     @property
     def name(self) -> str:
@@ -161,6 +168,11 @@ class ProfileModel:
     def mixtures(self) -> tuple[Mixture, ...]:
         """Its mixture-of-experts layers."""
         return self.kept.mixtures
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The dense work that leads to each of its mixtures."""
+        return self.kept.stages
 
     @property
     def name(self) -> str:

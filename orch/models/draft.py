@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from orch.models.profile import Mixture, Module, Profile, Tensor
+from orch.models.profile import SLOTTED, Mixture, Module, Profile, Tensor
+from orch.models.stage import Stage
 
 NORM_FLOPS_PER_ELEMENT = 8.0
 # How wide a gate of cosines projects tokens (X-MoE's, as Tutel has it).
@@ -23,6 +24,11 @@ class Draft:
     tensors: list[Tensor] = field(default_factory=list)
     ready: dict[str, tuple[str, ...]] = field(default_factory=dict)
     mixtures: list[Mixture] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
+    # Where the stage being written begins, None before the first block; where its attention has ended.
+    _stage: int | None = None
+    _attended: int = 0
+    _causal: bool = False
 
     def module(self, name: str, flops: float, elements: float, *, ready: tuple[str, ...] = ()) -> None:
         """Add a module; `ready` are the tensors whose gradients it completes, in the order they come."""
@@ -90,6 +96,7 @@ class Draft:
         products = 3 if gated else 2
         layer = Mixture(name, rows, hidden, inner, experts, top_k, capacity, products, order).routed_by(gate)
         self._gate(layer, rows, gate)
+        self._end_stage(layer, rows, gate)
         routed = layer.tokens * layer.top_k * (layer.capacity_factor or 1.0)
         owner = layer.experts_module
         shapes: dict[str, tuple[int, ...]] = {"up": (hidden, inner), "down": (inner, hidden)}
@@ -100,6 +107,8 @@ class Draft:
         for tensor, shape in zip(tensors, shapes.values(), strict=True):
             self.tensor(tensor, experts, *shape, modules=(owner,))
         self.mixtures.append(layer)
+        if self._stage is not None:
+            self._stage = len(self.modules)
 
     def _gate(self, layer: Mixture, rows: int, gate: str) -> None:
         """The gate of `layer` for `rows` tokens. That of slots mixes tokens into them and outputs out of them too."""
@@ -118,6 +127,31 @@ class Draft:
         for part, shape in shapes.items():
             self.tensor(f"{owner}.{part}", *shape, modules=(owner,))
 
+    def begin_blocks(self, *, causal: bool) -> None:
+        """Say that blocks follow, one after another, whose dense work may be cut into samples; in `causal` ones along the
+        tokens too. After the attention of each comes `end_attention`.
+        """
+        self._stage, self._causal = len(self.modules), causal
+        self._attended = self._stage
+
+    def end_attention(self) -> None:
+        """Say that from here on a block knows each token by itself."""
+        self._attended = len(self.modules)
+
+    def _end_stage(self, layer: Mixture, rows: int, gate: str) -> None:
+        """Note the dense work that leads to `layer`, whose gate has just been written."""
+        if self._stage is None or gate in SLOTTED:
+            return
+        begin, middle = self._stage, max(self._stage, self._attended)
+        attend = self.modules[begin:middle]
+        total = sum(module.flops for module in attend)
+        square = sum(module.flops for module in attend if "#" in module.name)
+        names = [module.name for module in self.modules]
+        self.stages.append(
+            Stage(layer.name, tuple(names[begin:middle]), tuple(names[middle:]), rows, self._causal,
+                  square / total if total else 0.0)
+        )  # fmt: skip
+
     def register_first(self, start: int, end: int) -> None:
         """Move the tensors added since `end` before those added from `start` on: run late, registered early."""
         self.tensors[start:] = self.tensors[end:] + self.tensors[start:end]
@@ -126,5 +160,6 @@ class Draft:
         """Return the profile."""
         ready = [tensor for module in reversed(self.modules) for tensor in self.ready[module.name]]
         return Profile(
-            name, tuple(self.modules), tuple(self.tensors), tuple(ready), source, mixtures=tuple(self.mixtures)
-        )
+            name, tuple(self.modules), tuple(self.tensors), tuple(ready), source, mixtures=tuple(self.mixtures),
+            stages=tuple(self.stages),
+        )  # fmt: skip

@@ -107,12 +107,14 @@ def gpt2_draft(knobs: LibraryKnobs, feed_forward: FeedForward) -> Draft:
     draft.embedding("transformer.wte", rows, knobs.vocab, hidden, tied=("lm_head",))
     # Positions are looked up once for the whole batch; a sample is charged a full sequence, as it is added to each.
     draft.embedding("transformer.wpe", rows, knobs.positions, hidden)
+    draft.begin_blocks(causal=True)
     for layer in range(knobs.num_layers):
         block = f"transformer.h.{layer}"
         draft.norm(f"{block}.ln_1", rows, hidden)
         draft.linear(f"{block}.attn.c_attn", rows, hidden, 3 * hidden, across=True)
         draft.attention(f"{block}.attn", rows, hidden, knobs.num_heads, fused=knobs.attention == "fused")
         draft.linear(f"{block}.attn.c_proj", rows, hidden, hidden, across=True)
+        draft.end_attention()
         draft.norm(f"{block}.ln_2", rows, hidden)
         feed_forward(draft, block, layer)
     draft.norm("transformer.ln_f", rows, hidden)
@@ -142,6 +144,7 @@ def bert_draft(knobs: LibraryKnobs, feed_forward: FeedForward) -> Draft:
     """Return the modules of transformers' BertForPreTraining, decoder tied to the word embedding."""
     draft, rows, hidden = Draft(), knobs.seq_len, knobs.hidden
     _bert_embeddings(draft, knobs)
+    draft.begin_blocks(causal=False)
     for layer in range(knobs.num_layers):
         block = f"bert.encoder.layer.{layer}"
         for part in ("query", "key", "value"):
@@ -149,6 +152,7 @@ def bert_draft(knobs: LibraryKnobs, feed_forward: FeedForward) -> Draft:
         draft.attention(f"{block}.attention.self", rows, hidden, knobs.num_heads, fused=knobs.attention == "fused")
         draft.linear(f"{block}.attention.output.dense", rows, hidden, hidden)
         draft.norm(f"{block}.attention.output.LayerNorm", rows, hidden)
+        draft.end_attention()
         feed_forward(draft, block, layer)
         draft.norm(f"{block}.output.LayerNorm", rows, hidden)
     _bert_heads(draft, knobs)
@@ -199,12 +203,14 @@ def char_draft(knobs: TransformerKnobs, feed_forward: FeedForward) -> Draft:
     draft, rows, hidden = Draft(), knobs.seq_len, knobs.hidden
     draft.embedding("tokens", rows, knobs.vocab, hidden, tied=("head",))
     draft.embedding("positions", rows, rows, hidden)
+    draft.begin_blocks(causal=True)
     for layer in range(knobs.num_layers):
         block = f"blocks.{layer}"
         draft.norm(f"{block}.norm1", rows, hidden)
         draft.linear(f"{block}.qkv", rows, hidden, 3 * hidden)
         draft.attention(block, rows, hidden, knobs.num_heads, fused=True)
         draft.linear(f"{block}.out", rows, hidden, hidden)
+        draft.end_attention()
         draft.norm(f"{block}.norm2", rows, hidden)
         feed_forward(draft, block, layer)
     draft.norm("norm", rows, hidden)

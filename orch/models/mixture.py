@@ -186,6 +186,7 @@ def mixtral_profile(knobs: MixtralKnobs) -> Profile:
     draft, rows, hidden = Draft(), knobs.seq_len, knobs.hidden
     shared = hidden // knobs.num_heads * knobs.key_value_heads
     draft.embedding("model.embed_tokens", rows, knobs.vocab, hidden)
+    draft.begin_blocks(causal=True)
     for layer in range(knobs.num_layers):
         block, start = f"model.layers.{layer}", len(draft.tensors)
         draft.scale(f"{block}.input_layernorm", rows, hidden)
@@ -193,6 +194,7 @@ def mixtral_profile(knobs: MixtralKnobs) -> Profile:
             draft.linear(f"{block}.self_attn.{part}", rows, hidden, outputs, bias=False)
         draft.attention(f"{block}.self_attn", rows, hidden, knobs.num_heads, fused=True)
         draft.linear(f"{block}.self_attn.o_proj", rows, hidden, hidden, bias=False)
+        draft.end_attention()
         draft.scale(f"{block}.post_attention_layernorm", rows, hidden)
         if knobs.mixed(layer):
             _mixture(draft, f"{block}.mlp", knobs, rows, hidden, knobs.inner, gated=True)
@@ -214,6 +216,7 @@ def moe_layers_profile(knobs: MoeLayersKnobs) -> Profile:
     What ranks that share a sample tell one another about its attention is not in it.
     """
     draft, rows, hidden = Draft(), knobs.seq_len // knobs.shared, knobs.hidden
+    draft.begin_blocks(causal=True)
     for layer in range(knobs.num_layers):
         name = f"layers.{layer}"
         if knobs.attention:
@@ -225,6 +228,7 @@ def moe_layers_profile(knobs: MoeLayersKnobs) -> Profile:
                 weight = f"{name}.{part}.weight"
                 draft.module(f"{name}.{part}", 2 * rows * hidden * outputs, rows * outputs, ready=(weight,))
                 draft.tensor(weight, outputs // knobs.shared, hidden, modules=(f"{name}.{part}",))
+            draft.end_attention()
         _mixture(draft, f"{name}.moe", knobs, rows, hidden, knobs.inner, gated=knobs.gated)
         draft.ready[f"{name}.moe.gate"] = ()
     return draft.finish("moe-layers", COUNTED)

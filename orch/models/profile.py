@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from orch.errors import OrchError
+from orch.models.stage import Stage
 
 # The split of a measured total over modules (baselines-dp brief, section 5; derived there and used by all its
 # simulations): a module weighs flops / 10 TFLOP/s plus 12 bytes an output element / 500 GB/s. Only ratios matter, so
@@ -172,6 +173,8 @@ class Profile:
     source: str
     unit: str = "sample"
     mixtures: tuple[Mixture, ...] = ()
+    # Of each mixture in turn, where its model says how: what of the dense work before it may be cut.
+    stages: tuple[Stage, ...] = ()
 
     def __post_init__(self) -> None:
         _unique(self.name, "module", [module.name for module in self.modules])
@@ -315,7 +318,11 @@ class Profile:
             ],
             "tensors": [{"name": t.name, "shape": list(t.shape), "modules": list(t.modules)} for t in self.tensors],
             "ready_order": list(self.ready_order),
-        } | ({"mixtures": [asdict(mixture) for mixture in self.mixtures]} if self.mixtures else {})  # fmt: skip
+        } | {
+            key: [asdict(one) for one in values]
+            for key, values in (("mixtures", self.mixtures), ("stages", self.stages))
+            if values
+        }  # fmt: skip
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Profile:
@@ -329,6 +336,10 @@ class Profile:
                 source=data["source"],
                 unit=data.get("unit", "sample"),
                 mixtures=tuple(Mixture(**mixture) for mixture in data.get("mixtures", ())),
+                stages=tuple(
+                    Stage(**stage | {key: tuple(stage[key]) for key in ("attend", "gate")})
+                    for stage in data.get("stages", ())
+                ),
             )
         except (KeyError, TypeError) as error:
             raise _bad(str(data.get("name", "?")), f"not a profile: {error}") from None

@@ -28,8 +28,11 @@ from orch.plan.plan import COMPUTE, NET, Plan, Step, Task
 from orch.plan.serialise import from_json, to_json
 
 if TYPE_CHECKING:
+    from orch.plan.chain import Chain, Chained, bounds
+    from orch.plan.chaining import chained
     from orch.plan.chunk import Chunk
     from orch.plan.crossing import COUNTS, RELAYED, Crossing, cells, crossings, cut_crossings, recut
+    from orch.plan.dense import SAMPLES, TOKENS, Attend, AttendBackward, Gate, GateBackward
     from orch.plan.experts import (
         ACROSS,
         FAR,
@@ -52,7 +55,14 @@ if TYPE_CHECKING:
     )
 
 # Only plans of mixtures need these modules: they are loaded when a name of theirs is asked for.
-_MIXTURES = ("orch.plan.crossing", "orch.plan.experts", "orch.plan.chunk")
+_MIXTURES = (
+    "orch.plan.crossing",
+    "orch.plan.experts",
+    "orch.plan.chunk",
+    "orch.plan.dense",
+    "orch.plan.chain",
+    "orch.plan.chaining",
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -73,14 +83,20 @@ __all__ = [
     "NEAR",
     "NET",
     "RELAYED",
+    "SAMPLES",
+    "TOKENS",
     "WHOLE",
     "Aggregate",
     "AllGather",
     "AllGatherShards",
     "AllReduce",
     "AllToAll",
+    "Attend",
+    "AttendBackward",
     "Backward",
     "Buffer",
+    "Chain",
+    "Chained",
     "Chunk",
     "Collective",
     "Compute",
@@ -91,6 +107,8 @@ __all__ = [
     "Expert",
     "ExpertBackward",
     "Forward",
+    "Gate",
+    "GateBackward",
     "GatherRows",
     "Group",
     "Operation",
@@ -111,7 +129,9 @@ __all__ = [
     "UnpackRows",
     "Update",
     "Value",
+    "bounds",
     "cells",
+    "chained",
     "check",
     "crossings",
     "cut_crossings",

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 class Layer(Protocol):
     """A mixture of experts as it runs in one step on this rank. Each call is one task; rows are its own affair."""
 
-    def order(self) -> None: ...
+    def order(self, begin: int, end: int) -> None: ...
 
     def expert(self, chunk: Chunk, pieces: int = 1) -> None: ...
 
-    def restore(self) -> None: ...
+    def restore(self, begin: int, end: int) -> None: ...
 
-    def restore_backward(self) -> None: ...
+    def restore_backward(self, begin: int, end: int) -> None: ...
 
     def expert_backward(self, chunk: Chunk, pieces: int = 1, *, last: bool) -> None: ...
 
-    def order_backward(self) -> None: ...
+    def order_backward(self, begin: int, end: int) -> None: ...
 
     def pack(self, op: PackRows) -> None: ...
 
@@ -54,47 +54,60 @@ def _layer(executor: Executor, name: str) -> Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Order(Compute):
+class Layout(Compute):
+    """Base of what lays tokens out as rows, or adds rows up: of all tokens, or where layers are walked as a chain of those
+    whose rows are at positions `begin` to `end` (nothing else: 0 to 0).
+    """
+
+    in_layer: ClassVar[bool] = True
+    begin: int = field(default=0, metadata={"unsaid": True})
+    end: int = field(default=0, metadata={"unsaid": True})
+
+    def cut(self, begin: int, end: int, share: float, rows: float) -> Self:
+        """Return what a `share` of the tokens and of the `rows` takes; `flops` are a product of both numbers."""
+        seconds = None if self.seconds is None else self.seconds * share
+        return replace(self, flops=self.flops * share * rows, moved_bytes=self.moved_bytes * share, seconds=seconds,
+                       begin=begin, end=end)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Order(Layout):
     """Lay a worker's tokens out as rows, expert after expert."""
 
     kind: ClassVar[str] = "order"
-    in_layer: ClassVar[bool] = True
 
     def run(self, executor: Executor) -> None:
-        _layer(executor, self.module).order()
+        _layer(executor, self.module).order(self.begin, self.end)
 
 
 @dataclass(frozen=True, slots=True)
-class Restore(Compute):
+class Restore(Layout):
     """The inverse of `Order`: each token becomes the weighted sum of its rows."""
 
     kind: ClassVar[str] = "restore"
-    in_layer: ClassVar[bool] = True
 
     def run(self, executor: Executor) -> None:
-        _layer(executor, self.module).restore()
+        _layer(executor, self.module).restore(self.begin, self.end)
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreBackward(Compute):
+class RestoreBackward(Layout):
     """Gradients of the rows and of their weights, from those of the tokens."""
 
     kind: ClassVar[str] = "restore_backward"
-    in_layer: ClassVar[bool] = True
 
     def run(self, executor: Executor) -> None:
-        _layer(executor, self.module).restore_backward()
+        _layer(executor, self.module).restore_backward(self.begin, self.end)
 
 
 @dataclass(frozen=True, slots=True)
-class OrderBackward(Compute):
+class OrderBackward(Layout):
     """Each token's gradient is the sum of those of its rows."""
 
     kind: ClassVar[str] = "order_backward"
-    in_layer: ClassVar[bool] = True
 
     def run(self, executor: Executor) -> None:
-        _layer(executor, self.module).order_backward()
+        _layer(executor, self.module).order_backward(self.begin, self.end)
 
 
 def _chunk_s(op: Expert | ExpertBackward, cluster: Cluster) -> float:

@@ -142,8 +142,10 @@ def check(composed: Composed) -> Recipe:
     _check_baseline(tree, spec, stacks)
     _check_batches(tree, stacks, cluster)
     _check_faults(tree, spec, stacks, cluster)
-    _check_quality(tree, spec, stacks)
     model = chosen_model(tree, spec.model)
+    if any(mixture.capacity_factor is not None for mixture in model.mixtures):
+        stacks = {name: replace(stack, capacity=True) for name, stack in stacks.items()}
+    _check_quality(tree, spec, stacks)
     data = chosen_data(tree, spec.data, model)
     layout = _layout(tree, spec, cluster, model)
     _check_mixtures(tree, stacks, model)

@@ -25,6 +25,8 @@ class Stack:
     name: str
     members: tuple[Member, ...]
     train: Train
+    # Whether experts of its model have a capacity.
+    capacity: bool = False
 
     @property
     def techniques(self) -> tuple[str, ...]:
@@ -34,7 +36,8 @@ class Stack:
     @property
     def lossless(self) -> bool:
         """Whether it is equal to plain S-SGD within rounding, with the knobs it has."""
-        return is_lossless(self.members)
+        other_drops = self.capacity and any(member.technique.splits_capacity for member in self.members)
+        return is_lossless(self.members) and not other_drops
 
     @property
     def engine(self) -> str | None:

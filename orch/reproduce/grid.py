@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orch.cluster import Cluster
 from orch.errors import OrchError, Position
 from orch.experiment.memory import peak_memory_bytes
 from orch.experiment.predict import optimizer_kind
@@ -51,6 +50,7 @@ class _Layer:
     profile: Profile
     plain: Plan
     cells: list[Cell]
+    batch: int
 
 
 def evaluate_grid(paper: Paper, experiment: str, stacks: Sequence[str]) -> list[CellDraws]:
@@ -146,8 +146,8 @@ def _layer(recipe: Recipe, profile: Profile, batch: int, *, fits: bool) -> _Laye
     room = recipe.cluster.device.memory_bytes
     if fits and room is not None:
         needed = peak_memory_bytes(plain, local, batch, train.precision, optimizer_kind(train))
-        return None if needed > room else _Layer(local, plain, [])
-    return _Layer(local, plain, [])
+        return None if needed > room else _Layer(local, plain, [], batch)
+    return _Layer(local, plain, [], batch)
 
 
 class _Grid:
@@ -194,7 +194,7 @@ class _Grid:
 
     def _together(self, members: Sequence[Member], plain: Plan, layers: list[_Layer]) -> list[StackDraws]:
         """Plan and simulate many layers at once; `plain` has all their sizes."""
-        context = self._context(layers[0].profile, self.recipe.cluster)
+        context = self._context(layers[0])
         options = [
             list(member.technique.settings(member.config)) if member.technique.settings else [member.config]
             for member in members
@@ -222,15 +222,16 @@ class _Grid:
     def _checked(self, members: Sequence[Member], configs: Sequence[Any], layer: _Layer) -> None:
         """Plan one layer by itself as well: passes over arrays are checked on it."""
         given = [replace(member, config=config) for member, config in zip(members, configs, strict=True)]
-        apply(layer.plain, given, self._context(layer.profile, self.recipe.cluster))
+        apply(layer.plain, given, self._context(layer))
 
     def _alone(self, members: Sequence[Member], layer: _Layer) -> StackDraws:
         """Plan and simulate one layer by itself."""
-        plan, _ = apply(layer.plain, members, self._context(layer.profile, self.recipe.cluster))
+        plan, _ = apply(layer.plain, members, self._context(layer))
         step_s = np.broadcast_to(step_times(plan, self.drawn), DRAWS)
         return _draws(plan, step_s, payload_bytes(plan), self.recipe.cluster.devices_per_node)
 
-    def _context(self, profile: Profile, cluster: Cluster) -> Context:
+    def _context(self, layer: _Layer) -> Context:
+        profile, cluster = layer.profile, self.recipe.cluster
         return Context(
             cluster,
             cluster.world_size,
@@ -239,6 +240,9 @@ class _Grid:
             parameters={tensor.name: tensor.shape for tensor in profile.tensors},
             forward_reads=forward_reads(profile),
             gradient_dtype=self.recipe.train.gradient_dtype,
+            mixtures=profile.mixtures,
+            stages=profile.stages,
+            batch=layer.batch,
         )
 
 

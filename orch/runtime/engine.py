@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from orch.errors import RunError
-from orch.plan import Collective, Plan, Rows
+from orch.plan import Attend, Collective, Plan, Rows
 from orch.runtime.base import Engine, Groups, Setup
+from orch.runtime.chains import Chains
 from orch.runtime.conformance import differences
-from orch.runtime.mixture import LayerRun
 from orch.runtime.mixtures import Mixtures
 from orch.runtime.network import Network
 from orch.runtime.program import LAYER, OPERATION, Program, Send, Stage, compile_step
@@ -54,6 +54,11 @@ class PlanEngine(Engine):
         self._active = self._carried = self._pending = False
         self._handles: list[Any] = []
         self._mixtures = Mixtures(plan, model, self.rank, groups, self)
+        self._chains: Chains | None = None
+        if plan.steps[0].of(Attend):
+            self._chains = Chains(plan, model, self, self._mixtures.crossing, self._mixtures.dtypes)
+        # Whether tasks inside layers are being walked: what modules run then, the plan knows as those tasks.
+        self._crossing = False
         self._install_hooks()
 
     # -- the training loop -------------------------------------------------------------------------------------------------
@@ -116,6 +121,8 @@ class PlanEngine(Engine):
             handle.remove()
         self._handles.clear()
         self._mixtures.close()
+        if self._chains is not None:
+            self._chains.close()
         self._network.close()
 
     def _open(self, *, flush: bool) -> None:
@@ -144,6 +151,8 @@ class PlanEngine(Engine):
                 self._handles.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
 
     def _before_forward(self, name: str, module: nn.Module, args: Any) -> None:
+        if self._crossing:
+            return
         if not self._active:
             if not torch.is_grad_enabled():
                 self._refuse_stale()
@@ -231,9 +240,9 @@ class PlanEngine(Engine):
                 worked = True
         return worked
 
-    def cross(self, run: LayerRun, *, backward: bool) -> None:
-        """Walk the tasks of a mixture's crossing, which the layer hands over to."""
-        place = self._program.crossings.get((run.name, backward)) if self._active else None
+    def cross(self, name: str, *, backward: bool) -> None:
+        """Walk the tasks of a mixture's crossing, or of a chain of layers, which hands over to this."""
+        place = self._program.crossings.get((name, backward)) if self._active else None
         time = self._now()
         self._close_forward(time)
         if place is not None:
@@ -241,20 +250,26 @@ class PlanEngine(Engine):
         if place is None or self._passed != place[0]:
             way = "backward" if backward else "forward"
             raise RunError(
-                f"rank {self.rank}, step {self.step}: mixture {run.name!r} was crossed {way} where the plan has no such task",
+                f"rank {self.rank}, step {self.step}: mixture {name!r} was crossed {way} where the plan has no such task",
                 code="E612", hint="every mixture is crossed once a step, in the order of the plan",
             )  # fmt: skip
+        self._crossing = True
+        try:
+            self._walk_layer(place[1])
+        finally:
+            self._crossing = False
+        if backward:
+            self._walk(self._program.last_backward)
+        self._last = self._now()
+
+    def _walk_layer(self, until: int) -> None:
         stages, network = self._stages, self._network
-        while self._passed < place[1]:
-            stage = stages[self._passed]
-            self._operate(stage)
+        while self._passed < until:
+            self._operate(stages[self._passed])
             self._remaining[self._passed] = 0
             self._passed += 1
             if self._passed >= network.next_need:
                 network.launch(self._passed)
-        if backward:
-            self._walk(self._program.last_backward)
-        self._last = self._now()
 
     def _operate(self, stage: Stage) -> None:
         task = stage.task
@@ -314,11 +329,11 @@ class PlanEngine(Engine):
 
     def exchange(self, op: Rows) -> None:
         """Launch `op` on the rows of its layer; return at once."""
-        self._network.exchange(self._mixtures.running(op.module).parcel(op))
+        self._network.exchange(self.layer(op.module).parcel(op))
 
-    def layer(self, name: str) -> LayerRun:
-        """Return mixture `name` as it runs in this step."""
-        return self._mixtures.running(name)
+    def layer(self, name: str) -> Any:
+        """Return mixture `name` as it runs in this step, in a chain or by itself."""
+        return self._mixtures.running(name) if self._chains is None else self._chains.running[name]
 
     def cells(self, name: str) -> tuple[tuple[int, int], ...] | None:
         """Return how this step cuts mixture `name`; None outside a step."""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from orch.errors import RunError
+from orch.models.load import Load
 from orch.models.zoo.gates import Routing
 from orch.models.zoo.mixture import MixtureLayer, Rows, mixture_layers
 from orch.plan import COUNTS, RELAYED, AllToAll, Chunk, PackRows, UnpackRows
@@ -33,7 +34,7 @@ _ALL = Chunk(0, -1)
 class Driver(Protocol):
     """Who walks the tasks of a crossing."""
 
-    def cross(self, run: LayerRun, *, backward: bool) -> None: ...
+    def cross(self, name: str, *, backward: bool) -> None: ...
 
 
 class LayerRun:
@@ -67,22 +68,26 @@ class LayerRun:
         self._legs = Legs(place, ranks)
         self._relayed: Tensor | None = None
         self._saved: list[tuple[Chunk, Tensor, tuple[Tensor, ...]]] = []
-        self._found: dict[str, Tensor] = {}
+        # Of the experts' parameters; the chunks of one layer that is walked in a chain share it.
+        self.found: dict[str, Tensor] = {}
+        self.load: Load | None = None
 
     # -- forward -----------------------------------------------------------------------------------------------------------
 
-    def order(self) -> None:
-        """Lay the tokens out as rows; know how many go to whom from every cell."""
+    def order(self, begin: int, end: int) -> None:
+        """Lay the tokens out as rows; know how many go to whom from every cell. All at once, whatever the range."""
+        del begin, end
         mixture, number = self.layer.mixture, self.tokens.shape[0]
         positions = mixture.positions(number)
         cells = [(0, positions)] if self._cells is None else list(self._cells)
-        if positions != cells[-1][1]:
+        if positions != (planned := cells[-1][1] - cells[0][0]):
             raise RunError(
-                f"mixture {self.name} has {positions} positions, and its plan was made for {cells[-1][1]}", code="E624",
+                f"mixture {self.name} has {positions} positions, and its plan was made for {planned}", code="E624",
                 hint="every step brings equally many tokens",
             )  # fmt: skip
         self.cells = cells
         self.rows: Rows = self.layer.rows(self.routing, number)
+        self.load = self.layer.load
         begins = torch.tensor([begin for begin, _ in cells[1:]], dtype=torch.int64)
         cell = torch.bucketize(self.rows.position.cpu(), begins, right=True)
         counts = self.rows.counts.cpu()
@@ -107,8 +112,9 @@ class LayerRun:
         back[sort] = outputs
         self._legs.leave(("combine", chunk), self.layer.call("before_combine", {"rows": back})["rows"])
 
-    def restore(self) -> None:
+    def restore(self, begin: int, end: int) -> None:
         """Add up each token's rows, weighted."""
+        del begin, end
         self._land("combine", self._outputs)
         self._outputs = self.layer.call("after_combine", {"rows": self._outputs})["rows"]
         self._weights = self.rows.weights(self.routing.weight).unsqueeze(1).to(self._outputs.dtype)
@@ -116,8 +122,9 @@ class LayerRun:
 
     # -- backward ----------------------------------------------------------------------------------------------------------
 
-    def restore_backward(self) -> None:
+    def restore_backward(self, begin: int, end: int) -> None:
         """Gradients of the rows that came back, and of the weights of routes."""
+        del begin, end
         gradient = self.rows.gather(self.gradient.to(self._outputs.dtype))
         of_weight = (gradient * self._outputs).sum(1).to(self.routing.weight.dtype)
         taken = self.rows.route >= 0
@@ -136,17 +143,18 @@ class LayerRun:
         counts = self._table.per_expert(chunk)
         of_rows, found = backward(self.layer.experts, gradient[sort], saved, counts, pieces)
         for name, value in found.items():
-            self._found[name] = value if name not in self._found else self._found[name].add_(value)
+            self.found[name] = value if name not in self.found else self.found[name].add_(value)
         back = torch.empty_like(of_rows)
         back[sort] = of_rows
         self._legs.leave(("dispatch_backward", chunk), back)
         if last:
             for name, parameter in self.layer.experts.named_parameters():
                 # Rows of all ranks came here, each with its own rank's loss: the loss of all is their mean.
-                parameter.grad = self._found[name].div_(self.ranks)
+                parameter.grad = self.found[name].div_(self.ranks)
 
-    def order_backward(self) -> None:
+    def order_backward(self, begin: int, end: int) -> None:
         """Add up the gradients of each token's rows."""
+        del begin, end
         self._land("dispatch_backward", self._row_gradients)
         self.token_gradient = self.rows.scatter(self._row_gradients, self.tokens.shape[0])
 
@@ -327,7 +335,7 @@ class Crossed(torch.autograd.Function):
         """Walk the forward crossing; `dtype` is that of the rows."""
         run.tokens = tokens.detach().to(dtype)
         run.routing = Routing(run.routing.token, run.routing.expert, weight.detach(), run.routing.choice)
-        driver.cross(run, backward=False)
+        driver.cross(run.name, backward=False)
         ctx.run, ctx.driver, ctx.dtype = run, driver, tokens.dtype
         return run.output
 
@@ -336,7 +344,7 @@ class Crossed(torch.autograd.Function):
         """Walk the backward crossing."""
         run: LayerRun = ctx.run
         run.gradient = gradient
-        ctx.driver.cross(run, backward=True)
+        ctx.driver.cross(run.name, backward=True)
         return run.token_gradient.to(ctx.dtype), run.weight_gradient, None, None, None
 
 

@@ -34,7 +34,7 @@ class Mixtures:
         self._engine = engine
         self._layers = mixture_layers(model)
         self._runs: dict[str, LayerRun] = {}
-        self._dtypes: dict[str, torch.dtype] = {}
+        self.dtypes: dict[str, torch.dtype] = {}
         across = BLOCK if BLOCK in plan.groups else EXPERTS
         block = plan.groups[across].block_of(rank) if across in plan.groups else (rank,)
         self._ranks, self._place = len(block), list(block).index(rank)
@@ -46,8 +46,12 @@ class Mixtures:
             layer = self._layers.get(op.module)
             if layer is None:
                 raise RunError(f"the plan speaks of mixture {op.module!r}, which the model does not have", code="E622")
-            self._dtypes[op.module] = DTYPES[op.dtype]
+            self.dtypes[op.module] = DTYPES[op.dtype]
             layer.path = partial(self._path, op.module)
+
+    def crossing(self, name: str, positions: Cell) -> LayerRun:
+        """Return a crossing of mixture `name` for the rows at some of its positions."""
+        return LayerRun(self._layers[name], name, self._ranks, self._place, [positions], self._slices)
 
     def running(self, name: str) -> LayerRun:
         """Return the mixture that is being crossed."""
@@ -55,7 +59,7 @@ class Mixtures:
 
     def close(self) -> None:
         """Take the paths out of the layers."""
-        for name in self._dtypes:
+        for name in self.dtypes:
             self._layers[name].path = None
         self._runs.clear()
 
@@ -71,16 +75,16 @@ class Mixtures:
         self._runs[name] = run
         with torch.autocast(tokens.device.type, enabled=False):
             output: Tensor = Crossed.apply(  # type: ignore[no-untyped-call]
-                tokens, routing.weight, run, self._engine, self._dtypes[name]
+                tokens, routing.weight, run, self._engine, self.dtypes[name]
             )
         return output
 
     def _alone(self, run: LayerRun, tokens: Tensor) -> Tensor:
         """Cross forward in one piece."""
-        run.tokens = tokens.to(self._dtypes[run.name])
+        run.tokens = tokens.to(self.dtypes[run.name])
         positions = run.layer.mixture.positions(tokens.shape[0])
         with torch.autocast(tokens.device.type, enabled=False):
-            run.order()
+            run.order(0, positions)
             if self._ranks > 1:
                 if run.layer.mixture.capacity_factor is None:
                     self._exchange(run, COUNTS, positions)
@@ -88,7 +92,7 @@ class Mixtures:
             run.expert(Chunk(0, positions))
             if self._ranks > 1:
                 self._exchange(run, "combine", positions)
-            run.restore()
+            run.restore(0, positions)
         return run.output
 
     def _exchange(self, run: LayerRun, part: str, positions: int) -> None:

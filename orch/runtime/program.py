@@ -12,14 +12,12 @@ from orch.errors import RunError
 from orch.plan import (
     COMPUTE,
     AllToAll,
+    Attend,
     Backward,
     Collective,
-    ExpertBackward,
     Forward,
-    OrderBackward,
     Plan,
     RecodeRows,
-    RestoreBackward,
     Rows,
     Step,
     Task,
@@ -29,6 +27,8 @@ from orch.plan import (
 # What moves the compute stream past a task: the model's forward, its backward, the engine running an operation, or the
 # engine running one for a mixture of experts that has handed over to it.
 FORWARD, BACKWARD, OPERATION, LAYER = range(4)
+# The name under which all tasks of a chain of layers are walked, forward or backward.
+CHAIN = "chain"
 Mark = tuple[int, int]  # (net stream, place on it)
 
 
@@ -80,6 +80,7 @@ class Program:
     crossings: dict[tuple[str, bool], tuple[int, int]] = field(default_factory=dict)
     cells: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     lagging: list[Stage | Send] = field(default_factory=list)
+    chained: bool = False
 
 
 def compile_step(plan: Plan, index: int, rank: int) -> Program:
@@ -89,7 +90,7 @@ def compile_step(plan: Plan, index: int, rank: int) -> Program:
     no collective.
     """
     step = plan.steps[index]
-    program = Program(step)
+    program = Program(step, chained=bool(step.of(Attend)))
     streams: dict[str, int] = {}
     places: dict[str, int] = {}
     marks: dict[str, Mark] = {}
@@ -115,7 +116,7 @@ def compile_step(plan: Plan, index: int, rank: int) -> Program:
         if task.lag:
             program.lagging.append(entry)
             program.last_lagging = len(program.stages)
-    program.cells = {module: cells(step, module) for module, _ in program.crossings}
+    program.cells = {module: cells(step, module) for module, _ in program.crossings if not program.chained}
     return program
 
 
@@ -135,10 +136,8 @@ def _stage(program: Program, number: int, task: Task) -> Stage:
 
 def _layer_stage(program: Program, number: int, task: Task, place: int) -> Stage:
     op = task.op
-    backward = isinstance(op, RestoreBackward | ExpertBackward | OrderBackward) or (
-        isinstance(op, RecodeRows) and op.part.endswith("_backward")
-    )
-    key = (op.module, backward)  # type: ignore[attr-defined]
+    backward = op.kind.endswith("_backward") or (isinstance(op, RecodeRows) and op.part.endswith("_backward"))
+    key = (CHAIN if program.chained else op.module, backward)  # type: ignore[attr-defined]
     first, _ = program.crossings.get(key, (place, place))
     if any(stage.kind in (FORWARD, BACKWARD) for stage in program.stages[first:]):
         message = f"task {task.name!r} stands apart from its crossing: the model computes in between"

@@ -23,6 +23,7 @@ def layers(
     """Return `number` blocks of a norm and a mixture, between an embedding of `tokens` words and a head."""
     draft = Draft()
     draft.embedding("embed", tokens, 16, hidden)
+    draft.begin_blocks(causal=True)
     for layer in range(number):
         draft.norm(f"{layer}.norm", tokens, hidden)
         draft.mixture(

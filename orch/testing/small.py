@@ -48,7 +48,7 @@ def profile(
     return Profile("example", tuple(modules), tuple(tensors), order, "made up for an example")
 
 
-def context(model: Profile, where: Cluster, gradient_dtype: str = "fp32") -> Context:
+def context(model: Profile, where: Cluster, gradient_dtype: str = "fp32", batch: int = 1) -> Context:
     """Return what passes over a plan of `model` on `where` may ask."""
     return Context(
         where,
@@ -58,6 +58,9 @@ def context(model: Profile, where: Cluster, gradient_dtype: str = "fp32") -> Con
         {tensor.name: tensor.shape for tensor in model.tensors},
         forward_reads(model),
         gradient_dtype,
+        model.mixtures,
+        model.stages,
+        batch,
     )
 
 

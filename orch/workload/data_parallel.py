@@ -6,9 +6,10 @@ Techniques merge, delay, split or compress from there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from orch.models.profile import Module, Profile, Tensor
 from orch.plan import (
@@ -79,14 +80,23 @@ def retimed(plan: Plan, plain: Plan) -> Plan:
     def timed(task: Task) -> Task:
         op = task.op
         if isinstance(op, Compute):
-            # A chunk of a mixture's experts has the seconds of all of them, of which it takes its share.
-            name = task.name if task.name in seconds else task.name.rpartition(".c")[0]
-            return replace(task, op=replace(op, seconds=seconds.get(name, op.seconds)))
+            return replace(task, op=replace(op, seconds=_as_measured(task, seconds)))
         if isinstance(op, Update) and op.parameters:
             return replace(task, op=wholes[op.parameters[0]].of(op.parameters, op.numel))
         return task
 
     return plan.each_step(lambda step: Step(tuple(timed(task) for task in step)))
+
+
+def _as_measured(task: Task, seconds: Mapping[str, float | None]) -> float | None:
+    """Return the seconds of a task as the plain plan has them now."""
+    op: Any = task.op
+    if getattr(op, "stands_for", ()):
+        found = [seconds[name] for name in op.stands_for]
+        return op.seconds if None in found else sum(found)  # type: ignore[arg-type]
+    # A chunk of a mixture's experts has the seconds of all of them, of which it takes its share.
+    name = task.name if task.name in seconds else task.name.rpartition(".c")[0]
+    return seconds.get(name, op.seconds)
 
 
 def forward_reads(profile: Profile) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -6,7 +6,7 @@ Scores are fp32 whatever the tokens are. T tokens of this rank in sequences of S
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -74,21 +74,32 @@ class Gate(nn.Module):
 
     def forward(self, tokens: Tensor) -> Routing:
         """Return the routes of `tokens` [T, M], token after token, best choice first."""
+        routing, share, first = self.choose(tokens)
+        number = tokens.shape[0]
+        if not (self.balance and torch.is_grad_enabled() and number):
+            return routing
+        even = (share * self.even(first, number)).sum()
+        return replace(routing, weight=_Adding.apply(routing.weight, even))  # type: ignore[no-untyped-call]
+
+    def choose(self, tokens: Tensor) -> tuple[Routing, Tensor, Tensor]:
+        """Return the routes, and by expert [E] the sum of all tokens' shares, differentiable, and how many choose it first: of
+        these, added up over parts of the tokens, the auxiliary loss is made.
+        """
         with torch.autocast(tokens.device.type, enabled=False):
             scores = self.scores(tokens.float())
             shares = scores.softmax(-1)
             best, expert = (scores.sigmoid() if self.kind == "sigmoid" else shares).topk(self.top_k, dim=-1)
             if self.kind == "softmax" and self.top_k > 1:
                 best = best / best.sum(-1, keepdim=True)
-            weight = best.reshape(-1)
-            if self.balance and torch.is_grad_enabled() and tokens.shape[0]:
-                first = F.one_hot(expert[:, 0], scores.shape[1]).to(scores.dtype).mean(0)
-                even: Tensor = self.balance * scores.shape[1] * (shares.mean(0) * first).sum()
-                weight = _Adding.apply(weight, even)  # type: ignore[no-untyped-call]
-        number, device = tokens.shape[0], tokens.device
+        number, experts, device = tokens.shape[0], scores.shape[1], tokens.device
         token = torch.arange(number, device=device).repeat_interleave(self.top_k)
         choice = torch.arange(self.top_k, device=device).repeat(number)
-        return Routing(token, expert.reshape(-1), weight, choice)
+        first = torch.bincount(expert[:, 0], minlength=experts).to(scores.dtype)
+        return Routing(token, expert.reshape(-1), best.reshape(-1), choice), shares.sum(0), first
+
+    def even(self, first: Tensor, number: int) -> Tensor:
+        """Return the gradient of the auxiliary loss by the sums of shares of `number` tokens, of which `first` choose each."""
+        return first * (self.balance * first.shape[0] / number**2)
 
 
 class CosineGate(Gate):

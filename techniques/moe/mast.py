@@ -1,0 +1,130 @@
+"""Mast: cut the batch, through attention and mixtures alike, and search the order of all tasks of a layer.
+
+Helps: attention and exchanges of like length, and several samples a worker. Does not: one sample a worker (nothing to cut), one
+stream that fills a layer alone (then every order is as good). Lossless without capacity; with one, each chunk fills its own.
+Source: IEEE ICDCS 2025 (abstract), and the owner's repository: operations, degrees d1 and d2, the default order, streams that
+take their tasks as they stand. Ours: simulated annealing from the best of the default order and four list schedules in place of
+CMA-ES over decision vectors (never worse than the default); backward has an order of its own; no exchange is drawn that ranks
+which share attention would need (operations 1 and 7), and no pair of exchanges is started at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from orch.plan import SAMPLES, Plan, Step, bounds
+from orch.technique import Context, Knobs, Slot, Technique, choice, count
+from techniques.moe._chain import Key, Planner, Work, divisors
+from techniques.moe._search import default_order, searched
+
+# So many pairs of degrees, the best by their list schedules, are searched.
+TRIED = 2
+
+
+class Config(Knobs):
+    """Degrees, and how the order is found."""
+
+    degree_dense: int | None = count(
+        None, "d1, chunks of attention and what else is dense; none: chosen", least=1, most=64
+    )
+    degree: int | None = count(None, "d2, chunks of mixtures; none: chosen", least=1, most=64)
+    degrees: Literal["apart", "alike"] = choice(
+        "apart", "whether both degrees may differ where they are chosen (the repository's search takes equal ones)"
+    )
+    most: int = count(8, "the largest degree that may be chosen: 1, 2, 4, 8 ...", least=1, most=64)
+    order: Literal["searched", "default"] = choice(
+        "searched", "default: every task of all chunks before the next task; searched: the best of what a search finds"
+    )
+    trials: int = count(
+        300, "moves that the search tries, for each of two pairs of degrees and each way (repository: 5000)"
+    )
+    layers: int = count(
+        1, "so many layers are searched together; each such group has an order of its own", least=1, most=3
+    )
+    seed: int = count(0, "of the search: equal seeds find equal orders, on every rank and machine")
+
+
+def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
+    """Walk the layers as chains, in the order found."""
+    return plan.each_step(lambda step: _scheduled(plan, step, context, config))
+
+
+def _scheduled(plan: Plan, step: Step, context: Context, config: Config) -> Step:
+    planner = Planner.of(plan, step, context, SAMPLES)
+    units = planner.chained.forward.units
+    first = planner.of_first(config.layers)
+    pairs = sorted(
+        dict.fromkeys((min(units, p), min(units, q)) for p, q in _degrees(config)), key=lambda pair: (sum(pair), pair)
+    )
+
+    def taken_s(pair: tuple[int, int], trials: int) -> float:
+        works = [first.cut(way, bounds(units, pair[0]), bounds(units, pair[1]))[1] for way in (0, 1)]
+        return sum(work.makespan(_order(work, config, trials)) for work in works)
+
+    if len(pairs) > 1:
+        pairs = sorted(pairs, key=lambda pair: taken_s(pair, 0))[:TRIED]
+        pairs = sorted(pairs, key=lambda pair: taken_s(pair, config.trials)) if config.trials else pairs
+    dense, mixed = (bounds(units, degree) for degree in pairs[0])
+    orders = [_whole_order(planner.cut(way, dense, mixed)[1], config) for way in (0, 1)]
+    return planner.best_step(dense, mixed, orders)
+
+
+def _degrees(config: Config) -> Iterator[tuple[int, int]]:
+    """Yield the pairs of degrees to choose from, those of dense work first."""
+    both = list(divisors(config.most))
+    for p in both if config.degree_dense is None else [config.degree_dense]:
+        for q in both if config.degree is None else [config.degree]:
+            if p == q or config.degrees == "apart" or None not in (config.degree_dense, config.degree):
+                yield p, q
+
+
+def _order(work: Work, config: Config, trials: int) -> list[int]:
+    return default_order(work) if config.order == "default" else searched(work, trials, config.seed)
+
+
+def _whole_order(work: Work, config: Config) -> list[int]:
+    """Return the order of all layers: groups of layers one after another, each in its own order, which alike ones share; or
+    the default order or a list schedule of all, where that ends sooner.
+    """
+    found: list[int] = []
+    known: dict[Work, list[int]] = {}
+    last = max(layer for layer, _, _ in work.keys)
+    for first in range(0, last + 1, config.layers):
+        part, numbers = _layers_of(work, range(first, first + config.layers))
+        if part not in known:
+            known[part] = _order(part, config, config.trials)
+        found += [numbers[number] for number in known[part]]
+    if config.order == "default":
+        return found
+    return min((found, searched(work, 0, config.seed)), key=work.makespan)
+
+
+def _layers_of(work: Work, layers: range) -> tuple[Work, list[int]]:
+    """Return some layers of a work by themselves, counted from 0, and the numbers that their tasks have in it."""
+    numbers = [number for number, (layer, _, _) in enumerate(work.keys) if layer in layers]
+    places = {number: place for place, number in enumerate(numbers)}
+
+    def key(number: int) -> Key:
+        layer, place, chunk = work.keys[number]
+        return layer - layers.start, place, chunk
+
+    return Work(
+        tuple(key(number) for number in numbers),
+        tuple(work.kinds[number] for number in numbers),
+        tuple(work.seconds[number] for number in numbers),
+        tuple(work.streams[number] for number in numbers),
+        tuple(tuple(places[other] for other in work.before[number] if other in places) for number in numbers),
+        work.backward,
+    ), numbers
+
+
+technique = Technique(
+    name="mast",
+    slot=Slot.EXPERTS,
+    rewrite=rewrite,
+    source="IEEE ICDCS 2025, document 11183775 (abstract); the owner's repository",
+    lossless=True,
+    splits_capacity=True,
+    config=Config,
+)
