@@ -56,38 +56,53 @@ class Chain:
 
     def cut(self, dense: Sequence[int], mixed: Sequence[int]) -> dict[Key, Task]:
         """Return the tasks of all chunks; bounds go from 0 to `units`. No gradient is ready yet: that depends on the order."""
+        found: dict[Key, Task] = {}
+        known = {task.name for layer in self.layers for task in layer}
+        for key, before in self.waits(dense, mixed).items():
+            task = self.layers[key[0]][key[1]]
+            after = [name for name in task.after if name not in known]
+            after += [_name(self.layers[number][place], chunk) for number, place, chunk in before]
+            name = _name(task, key[2])
+            op = self.op(key, dense, mixed)
+            if isinstance(op, Rows):
+                op = replace(
+                    op, buffer=replace(op.buffer, name=name, segments=(replace(op.buffer.segments[0], name=name),))
+                )
+            found[key] = replace(task, name=name, after=tuple(after), op=op)
+        return found
+
+    def waits(self, dense: Sequence[int], mixed: Sequence[int]) -> dict[Key, tuple[Key, ...]]:
+        """Return of each chunk of the chain those that it waits for: what shares units with it, and of attention that is cut
+        along tokens its own chunk before (backward: behind).
+        """
         places = {
             task.name: (number, place) for number, layer in enumerate(self.layers) for place, task in enumerate(layer)
         }
-        found: dict[Key, Task] = {}
+        found: dict[Key, tuple[Key, ...]] = {}
         for number, layer in enumerate(self.layers):
-            positions = self.positions(number, mixed)
             for place, task in enumerate(layer):
                 ranges = self.ranges(task, dense, mixed)
-                for chunk, units in enumerate(ranges):
-                    after = tuple(self._after(task, units, places, dense, mixed))
-                    if self.ordered and isinstance(task.op, _DENSE):
-                        other = chunk + 1 if self.backward else chunk - 1
-                        after = (*after, *([_name(task, other)] if 0 <= other < len(ranges) else []))
-                    rows = positions[chunk] if not isinstance(task.op, _DENSE) else (0, 0)
-                    name = _name(task, chunk)
-                    found[number, place, chunk] = replace(
-                        task, name=name, after=after, op=self._op(task, name, units, rows)
-                    )
+                before = [places[name] for name in task.after if name in places]
+                for chunk, (begin, end) in enumerate(ranges):
+                    keys = [
+                        (*at, other)
+                        for at in before
+                        for other, (first, last) in enumerate(self.ranges(self.layers[at[0]][at[1]], dense, mixed))
+                        if first < end and begin < last
+                    ]
+                    own = chunk + 1 if self.backward else chunk - 1
+                    if self.ordered and isinstance(task.op, _DENSE) and 0 <= own < len(ranges):
+                        keys.append((number, place, own))
+                    found[number, place, chunk] = tuple(keys)
         return found
 
-    def _after(
-        self, task: Task, units: Range, places: Mapping[str, Any], dense: Sequence[int], mixed: Sequence[int]
-    ) -> Iterator[str]:
-        for name in task.after:
-            if name not in places:
-                yield name
-                continue
-            number, place = places[name]
-            other = self.layers[number][place]
-            for chunk, (first, last) in enumerate(self.ranges(other, dense, mixed)):
-                if first < units[1] and units[0] < last:
-                    yield _name(other, chunk)
+    def op(self, key: Key, dense: Sequence[int], mixed: Sequence[int]) -> Any:
+        """Return the operation of one chunk. Its buffer, where it has one, is still called as that of the whole."""
+        number, place, chunk = key
+        task = self.layers[number][place]
+        units = self.ranges(task, dense, mixed)[chunk]
+        rows = (0, 0) if isinstance(task.op, _DENSE) else self.positions(number, mixed)[chunk]
+        return self._op(task, task.name, units, rows)
 
     def _op(self, task: Task, name: str, units: Range, rows: Range) -> Any:
         op: Any = task.op

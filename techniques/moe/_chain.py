@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise, product
 
 from orch.plan import (
@@ -50,11 +51,8 @@ class Work:
     behind: tuple[tuple[int, ...], ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
-        behind: list[list[int]] = [[] for _ in self.keys]
-        for number, earlier in enumerate(self.before):
-            for other in earlier:
-                behind[other].append(number)
-        object.__setattr__(self, "behind", tuple(tuple(one) for one in behind))
+        if self.keys and not self.behind:
+            object.__setattr__(self, "behind", turned(self.before))
 
     def makespan(self, order: Sequence[int]) -> float:
         """Return when the last task ends, each stream taking its own in `order`. Raises ValueError for one that waits for a
@@ -87,6 +85,15 @@ class Work:
         if sorted(order) != list(range(len(self.keys))):
             raise ValueError("an order has every task of the chain once")
         self.makespan(order)
+
+
+def turned(before: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """Return for each task those that wait for it, from those that it waits for."""
+    behind: list[list[int]] = [[] for _ in before]
+    for number, earlier in enumerate(before):
+        for other in earlier:
+            behind[other].append(number)
+    return tuple(map(tuple, behind))
 
 
 def greedy(work: Work, priority: Mapping[str, int]) -> list[int]:
@@ -153,13 +160,51 @@ def kind_of(chain: Chain, task: Task, place: int) -> str:
     return SHORT
 
 
+class _Likeness:
+    """A chain as far as its shape goes: chains alike have equal ones."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self._facts = (chain.backward, chain.units, chain.ordered, tuple(
+            tuple((task.stream, type(task.op), getattr(task.op, "part", ""), task.name, task.after) for task in layer)
+            for layer in chain.layers
+        ))  # fmt: skip
+
+    def __hash__(self) -> int:
+        return hash(self._facts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Likeness) and self._facts == other._facts
+
+
+@lru_cache(maxsize=512)
+def _shape(likeness: _Likeness, dense: tuple[int, ...], mixed: tuple[int, ...]) -> Work:
+    """Return a chain's work without seconds; chunks stand so that each comes behind those that it waits for."""
+    chain = likeness.chain
+    waits = chain.waits(dense, mixed)
+    keys = tuple(chain.in_turn(dense, mixed))
+    places = {key: number for number, key in enumerate(keys)}
+    tasks = [chain.layers[number][place] for number, place, _ in keys]
+    return Work(
+        keys,
+        tuple(kind_of(chain, task, key[1]) for task, key in zip(tasks, keys, strict=True)),
+        (0.0,) * len(keys),
+        tuple(task.stream for task in tasks),
+        tuple(tuple(places[one] for one in waits[key]) for key in keys),
+        chain.backward,
+    )
+
+
 class Planner:
     """The chains of a step, cut in every way that is asked for: chunks and costs are kept."""
 
     def __init__(self, plan: Plan, context: Context, walked: Chained) -> None:
         self.plan, self.context, self.chained = plan, context, walked
         self.costs = Costs(plan, context)
-        self._cuts: dict[object, tuple[dict[Key, Task], Work]] = {}
+        self._works: dict[object, Work] = {}
+        self._chunks: dict[object, list[dict[Key, Task]]] = {}
+        self._alike: dict[object, float] = {}
+        self._facts: dict[int, object] = {}  # of the tasks of both chains, by identity
 
     @staticmethod
     def of(plan: Plan, step: Step, context: Context, axis: str) -> Planner:
@@ -172,7 +217,7 @@ class Planner:
             replace(chain, layers=chain.layers[:number], mixtures=chain.mixtures[:number]) for chain in self.chains
         ]
         few = Planner(self.plan, self.context, replace(self.chained, forward=chains[0], backward=chains[1]))
-        few.costs = self.costs
+        few.costs, few._alike = self.costs, self._alike
         return few
 
     @property
@@ -180,36 +225,42 @@ class Planner:
         """Both chains, forward and backward."""
         return self.chained.forward, self.chained.backward
 
-    def cut(self, way: int, dense: Sequence[int], mixed: Sequence[int]) -> tuple[dict[Key, Task], Work]:
-        """Return the chunks of a chain, 0 forward or 1 backward, and what they cost."""
+    def work(self, way: int, dense: Sequence[int], mixed: Sequence[int]) -> Work:
+        """Return the chunks of a chain in numbers, 0 forward or 1 backward."""
         key = (way, tuple(dense), tuple(mixed))
-        if key not in self._cuts:
+        if key not in self._works:
             chain = self.chains[way]
-            chunks = chain.cut(dense, mixed)
-            keys = chain.in_turn(dense, mixed)
-            self._cuts[key] = chunks, self._work(chain, chunks, keys)
-        return self._cuts[key]
+            shape = _shape(_Likeness(chain), key[1], key[2])
+            seconds = tuple(self._seconds(chain, one, dense, mixed) for one in shape.keys)
+            self._works[key] = replace(shape, seconds=seconds)
+        return self._works[key]
 
-    def _work(self, chain: Chain, chunks: Mapping[Key, Task], keys: Sequence[Key]) -> Work:
-        places = {chunks[key].name: number for number, key in enumerate(keys)}
-        tasks = [chunks[key] for key in keys]
-        return Work(
-            tuple(keys),
-            tuple(kind_of(chain, task, key[1]) for task, key in zip(tasks, keys, strict=True)),
-            tuple(self.costs.seconds(task) for task in tasks),
-            tuple(task.stream for task in tasks),
-            tuple(tuple(places[name] for name in task.after if name in places) for task in tasks),
-            chain.backward,
-        )
+    def _seconds(self, chain: Chain, key: Key, dense: Sequence[int], mixed: Sequence[int]) -> float:
+        """Return what a chunk takes; chunks of one size are alike, unless it matters what stands before them."""
+        number, place, chunk = key
+        task = chain.layers[number][place]
+        first, last = chain.ranges(task, dense, mixed)[chunk]
+        units = (first, last) if getattr(task.op, "quadratic", 0.0) else last - first
+        if id(task) not in self._facts:
+            self._facts[id(task)] = _facts(task)
+        alike = (self._facts[id(task)], units)
+        if alike not in self._alike:
+            op = chain.op(key, dense, mixed)
+            span = self.context.span(self.plan, task)
+            self._alike[alike] = float(op.cost_s(self.context.cluster, span))  # TypeError: planned one by one
+        return self._alike[alike]
 
     def step(self, dense: Sequence[int], mixed: Sequence[int], orders: Sequence[Sequence[int]], *, late: bool) -> Step:
         """Return the step with both chains cut and ordered; orders are checked."""
-        cuts = [self.cut(way, dense, mixed) for way in (0, 1)]
         keys = []
-        for (_, work), order in zip(cuts, orders, strict=True):
+        for way, order in enumerate(orders):
+            work = self.work(way, dense, mixed)
             work.check(order)
             keys.append([work.keys[number] for number in order])
-        return self.chained.woven([chunks for chunks, _ in cuts], keys, late=late)
+        at = (tuple(dense), tuple(mixed))
+        if at not in self._chunks:
+            self._chunks[at] = [chain.cut(dense, mixed) for chain in self.chains]
+        return self.chained.woven(self._chunks[at], keys, late=late)
 
     def best_step(self, dense: Sequence[int], mixed: Sequence[int], orders: Sequence[Sequence[int]]) -> Step:
         """Return the step whose gradients are sent as soon as they exist, in holes that rows leave, or behind the last rows,

@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import exp
 from random import Random
 
-from techniques.moe._chain import DENSE, POLICIES, Work, greedy
+from techniques.moe._chain import DENSE, POLICIES, Key, Work, greedy
 
 # Temperatures, as shares of the makespan begun with.
 HOT, COLD = 0.02, 0.0002
@@ -17,18 +17,31 @@ def default_order(work: Work) -> list[int]:
     """Return Mast's order without a search: every task of all chunks before the next task, where attention and what follows it
     go chunk by chunk up to the next exchange, if none stands between (brief, section 4.2); backward its mirror.
     """
-    streams = {place: stream for (_, place, _), stream in zip(work.keys, work.streams, strict=True)}
-    compute = next((s for s, kind in zip(work.streams, work.kinds, strict=True) if kind == DENSE), work.streams[0])
+    shape = (work.keys, work.kinds, work.streams, work.before, work.behind, work.backward)
+    return list(_default(*shape))
+
+
+@lru_cache(maxsize=512)
+def _default(
+    keys: tuple[Key, ...],
+    kinds: tuple[str, ...],
+    streams: tuple[str, ...],
+    before: tuple[tuple[int, ...], ...],
+    behind: tuple[tuple[int, ...], ...],
+    backward: bool,
+) -> tuple[int, ...]:
+    of_place = {place: stream for (_, place, _), stream in zip(keys, streams, strict=True)}
+    compute = next((stream for stream, kind in zip(streams, kinds, strict=True) if kind == DENSE), streams[0])
     groups: dict[int, int] = {}
-    group, before = 0, compute
-    for place in sorted(streams, reverse=work.backward):
-        if before != compute and streams[place] == compute:
+    group, last = 0, compute
+    for place in sorted(of_place, reverse=backward):
+        if last != compute and of_place[place] == compute:
             group += 1
-        groups[place], before = group, streams[place]
-    sign = -1 if work.backward else 1
-    rank = [(sign * layer, groups[place], chunk, sign * place) for layer, place, chunk in work.keys]
-    order = _in_order_of(rank, *((work.behind, work.before) if work.backward else (work.before, work.behind)))
-    return order[::-1] if work.backward else order
+        groups[place], last = group, of_place[place]
+    sign = -1 if backward else 1
+    rank = [(sign * layer, groups[place], chunk, sign * place) for layer, place, chunk in keys]
+    order = _in_order_of(rank, *((behind, before) if backward else (before, behind)))
+    return tuple(order[::-1] if backward else order)
 
 
 def _in_order_of(

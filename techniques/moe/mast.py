@@ -10,7 +10,7 @@ which share attention would need (operations 1 and 7), and no pair of exchanges 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 from orch.plan import SAMPLES, Plan, Step, bounds
@@ -18,8 +18,8 @@ from orch.technique import Context, Knobs, Slot, Technique, choice, count
 from techniques.moe._chain import Key, Planner, Work, divisors
 from techniques.moe._search import default_order, searched
 
-# So many pairs of degrees, the best by their list schedules, are searched.
-TRIED = 2
+# Of the pairs of degrees so many, the best in the default order, get list schedules; and so many of these are searched.
+TRIED = (4, 2)
 
 
 class Config(Knobs):
@@ -58,16 +58,26 @@ def _scheduled(plan: Plan, step: Step, context: Context, config: Config) -> Step
         dict.fromkeys((min(units, p), min(units, q)) for p, q in _degrees(config)), key=lambda pair: (sum(pair), pair)
     )
 
-    def taken_s(pair: tuple[int, int], trials: int) -> float:
-        works = [first.cut(way, bounds(units, pair[0]), bounds(units, pair[1]))[1] for way in (0, 1)]
-        return sum(work.makespan(_order(work, config, trials)) for work in works)
+    def taken_s(pair: tuple[int, int], find: Callable[[Work], list[int]]) -> float:
+        works = [first.work(way, bounds(units, pair[0]), bounds(units, pair[1])) for way in (0, 1)]
+        return sum(work.makespan(find(work)) for work in works)
 
-    if len(pairs) > 1:
-        pairs = sorted(pairs, key=lambda pair: taken_s(pair, 0))[:TRIED]
-        pairs = sorted(pairs, key=lambda pair: taken_s(pair, config.trials)) if config.trials else pairs
+    pairs = _least(pairs, TRIED[0] if config.order == "searched" else 1, lambda pair: taken_s(pair, default_order))
+    if config.order == "searched":
+        pairs = _least(pairs, TRIED[1], lambda pair: taken_s(pair, lambda work: searched(work, 0, config.seed)))
+        pairs = _least(pairs, 1, lambda pair: taken_s(pair, lambda work: searched(work, config.trials, config.seed)))
     dense, mixed = (bounds(units, degree) for degree in pairs[0])
-    orders = [_whole_order(planner.cut(way, dense, mixed)[1], config) for way in (0, 1)]
-    return planner.best_step(dense, mixed, orders)
+    works = [planner.work(way, dense, mixed) for way in (0, 1)]
+    kinds = ["default"] if config.order == "default" else ["default", "searched"]
+    steps = [planner.best_step(dense, mixed, [_whole_order(work, config, kind) for work in works]) for kind in kinds]
+    return min(steps, key=planner.costs.finish_s)
+
+
+def _least(
+    pairs: list[tuple[int, int]], most: int, seconds: Callable[[tuple[int, int]], float]
+) -> list[tuple[int, int]]:
+    """Return the `most` pairs that take least, the first on ties; all as they are where there are no more."""
+    return pairs if len(pairs) <= most else sorted(pairs, key=seconds)[:most]
 
 
 def _degrees(config: Config) -> Iterator[tuple[int, int]]:
@@ -79,25 +89,21 @@ def _degrees(config: Config) -> Iterator[tuple[int, int]]:
                 yield p, q
 
 
-def _order(work: Work, config: Config, trials: int) -> list[int]:
-    return default_order(work) if config.order == "default" else searched(work, trials, config.seed)
-
-
-def _whole_order(work: Work, config: Config) -> list[int]:
-    """Return the order of all layers: groups of layers one after another, each in its own order, which alike ones share; or
-    the default order or a list schedule of all, where that ends sooner.
+def _whole_order(work: Work, config: Config, kind: str) -> list[int]:
+    """Return the order of all layers. Searched, groups of layers come one after another, each in its own order, which alike ones
+    share; or the list schedule of all, where that ends sooner.
     """
+    if kind == "default":
+        return default_order(work)
     found: list[int] = []
     known: dict[Work, list[int]] = {}
     last = max(layer for layer, _, _ in work.keys)
     for first in range(0, last + 1, config.layers):
         part, numbers = _layers_of(work, range(first, first + config.layers))
         if part not in known:
-            known[part] = _order(part, config, config.trials)
+            known[part] = searched(part, config.trials, config.seed)
         found += [numbers[number] for number in known[part]]
-    if config.order == "default":
-        return found
-    return min((found, searched(work, 0, config.seed)), key=work.makespan)
+    return found if last < config.layers else min((found, searched(work, 0, config.seed)), key=work.makespan)
 
 
 def _layers_of(work: Work, layers: range) -> tuple[Work, list[int]]:

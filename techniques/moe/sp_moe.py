@@ -71,7 +71,7 @@ def _scheduled(plan: Plan, step: Step, context: Context, config: Config) -> Step
         mixed = aligned(dense, min(q, units))
         scored.append((_estimated_s(planner, few, dense, mixed, config), p + q, dense, mixed))
     _, _, dense, mixed = min(scored)
-    orders = [_order(planner.cut(way, dense, mixed)[1], config) for way in (0, 1)]
+    orders = [_order(planner.work(way, dense, mixed), config) for way in (0, 1)]
     chain = planner.best_step(dense, mixed, orders)
     if config.degree_dense is not None:
         return chain
@@ -88,7 +88,7 @@ def _estimated_s(
     more = max(0, len(planner.chained.forward.layers) - LOOKED_AT)
     total = 0.0
     for way in (0, 1):
-        most, less = (work.makespan(_order(work, config)) for work in (one.cut(way, dense, mixed)[1] for one in few))
+        most, less = (work.makespan(_order(work, config)) for work in (one.work(way, dense, mixed) for one in few))
         total += most + more * (most - less)
     return total
 

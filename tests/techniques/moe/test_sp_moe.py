@@ -203,7 +203,7 @@ def test_gradients_in_holes_are_all_there_and_never_later_than_the_better_of_soo
     plain, context, _ = setting(layers=6, beta=3e-7, rate=1.5e8, alpha=0.0, sent=1e-6)
     planner = Planner.of(plain, plain.steps[0], context, "tokens")
     dense = mixed = bounds(24, 2)
-    orders = [by_policy(planner.cut(way, dense, mixed)[1], None) for way in (0, 1)]
+    orders = [by_policy(planner.work(way, dense, mixed), None) for way in (0, 1)]
     soon, late = (planner.step(dense, mixed, orders, late=late) for late in (False, True))
     for slack in (0.0, 0.5):
         step = filled(soon, planner.costs.seconds, slack)
