@@ -64,7 +64,11 @@ class _Drawn:
             if op.in_layer:
                 self.rows.setdefault((op.module, _backwards(op)), []).append(task)
                 self.became[task.name] = (task.name,)
-        for tasks in self.rows.values():
+        known = {stage.mixture for stage in stages}
+        for (module, _), tasks in self.rows.items():
+            if module not in known:
+                raise OrchError(f"task {tasks[0].name!r} is inside layers and none that a chain has", code="E414",
+                                hint="ranks that share attention cannot be walked in a chain")  # fmt: skip
             if sum(isinstance(task.op, Expert | ExpertBackward) for task in tasks) != 1:
                 raise OrchError("layers were cut before they could be walked as a chain", code="E414")
 

@@ -96,7 +96,9 @@ class ChainedLayer:
         self._gates: dict[Range, _Dense] = {}
         self._runs: dict[Range, LayerRun] = {}
         self._units: dict[Range, Range] = {}
+        # First choices by expert of each chunk, and tokens of all: what the loss that evens out loads is made of.
         self._firsts: dict[Range, Tensor] = {}
+        self._tokens = 0
         self._found: dict[str, Tensor] = {}
         self._of_h_behind = Strip(facts.dim)
 
@@ -195,6 +197,7 @@ class ChainedLayer:
             routing, share, chosen = gate.choose(tokens)
         self._gates[begin, end] = _Dense([leaf], [tokens, routing.weight, share])
         self._firsts[begin, end] = chosen
+        self._tokens += tokens.shape[0]
         self._units[begin, end] = (first, last)
         run = self._facts.crossing(self.name, (begin, end))
         run.tokens = tokens.detach().to(self._facts.dtype)
@@ -211,16 +214,12 @@ class ChainedLayer:
         gate: Any = self.mixture.gate
         if gate.balance:
             chosen = torch.stack(list(self._firsts.values())).sum(0)
-            gradients.append(gate.even(chosen, run.tokens.shape[0] * self._parts(last - first)).to(share.dtype))
+            gradients.append(gate.even(chosen, self._tokens).to(share.dtype))
         else:
             gradients.append(torch.zeros_like(share))
         (of_h,) = self._differentiated(dense, gradients, "gate")
         self.of_h.put(first, last, of_h + self._of_h_behind.get(first, last))
         self._publish(ready)
-
-    def _parts(self, units: int) -> float:
-        """Return how many times `units` the whole chain has."""
-        return sum(last - first for first, last in self._units.values()) / units
 
     def _differentiated(self, dense: _Dense, gradients: Sequence[Tensor], part: str) -> list[Tensor]:
         """Return the gradients of a chunk's leaves; those of parameters are added to what other chunks gave."""

@@ -30,21 +30,21 @@ class Walked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, anchor: Tensor, chains: Chains) -> tuple[Tensor, Tensor]:
         """Walk the forward chain. `anchor` asks for a gradient where x does not."""
-        first, *_, last = (*chains.running.values(), *chains.running.values())
-        first.entered = x.detach()
+        layers = list(chains.running.values())
+        layers[0].entered = x.detach()
         chains.driver.cross(CHAIN, backward=False)
         ctx.chains = chains
-        return last.h.get(0, chains.units), last.y.get(0, chains.units)
+        return layers[-1].h.get(0, chains.units), layers[-1].y.get(0, chains.units)
 
     @staticmethod
     def backward(ctx: Any, of_h: Tensor, of_y: Tensor) -> tuple[Tensor, None, None]:
         """Walk the backward chain."""
         chains: Chains = ctx.chains
-        first, *_, last = (*chains.running.values(), *chains.running.values())
-        last.left(0, chains.units, of_h, of_y)
+        layers = list(chains.running.values())
+        layers[-1].left(0, chains.units, of_h, of_y)
         chains.driver.cross(CHAIN, backward=True)
         chains.running.clear()
-        return first.of_entered.get(0, chains.units), None, None
+        return layers[0].of_entered.get(0, chains.units), None, None
 
 
 @dataclass

@@ -271,6 +271,13 @@ class Planner:
         steps.append(self.step(dense, mixed, orders, late=True))
         return min(steps, key=self.costs.finish_s)
 
+    def best_plan(self, axis: str, dense: Sequence[int], mixed: Sequence[int], orders: Sequence[Sequence[int]]) -> Plan:
+        """Return the plan with every step's chains cut and ordered alike, each step's gradients sent as suits it best."""
+        steps = [self.best_step(dense, mixed, orders)]
+        for step in self.plan.steps[1:]:
+            steps.append(Planner.of(self.plan, step, self.context, axis).best_step(dense, mixed, orders))
+        return replace(self.plan, steps=tuple(steps))
+
 
 _SIZES = ("flops", "moved_bytes", "seconds", "dtype", "positions", "products", "quadratic", "units", "first", "last", "begin",
           "end", "algorithm", "leg", "neighbours")  # fmt: skip
@@ -305,6 +312,10 @@ class Costs:
         if facts not in self._alike:
             self._alike[facts] = float(op.cost_s(self._context.cluster, self._context.span(self._plan, task)))
         return self._alike[facts]
+
+    def plan_s(self, plan: Plan) -> float:
+        """Return what the steps of a plan take together, each alone."""
+        return sum(self.finish_s(step) for step in plan.steps)
 
     def finish_s(self, step: Step) -> float:
         """Return when the last task of a step ends that begins alone: what the simulator says where steps do not overlap."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from orch.plan import SAMPLES, Plan, Step, bounds
+from orch.plan import SAMPLES, Plan, bounds
 from orch.technique import Context, Knobs, Slot, Technique, choice, count
 from techniques.moe._chain import Key, Planner, Work, divisors
 from techniques.moe._search import default_order, searched
@@ -47,11 +47,18 @@ class Config(Knobs):
 
 def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
     """Walk the layers as chains, in the order found."""
-    return plan.each_step(lambda step: _scheduled(plan, step, context, config))
+    planner = Planner.of(plan, plan.steps[0], context, SAMPLES)
+    dense, mixed = _chosen(planner, config)
+    works = [planner.work(way, dense, mixed) for way in (0, 1)]
+    kinds = ["default"] if config.order == "default" else ["default", "searched"]
+    plans = [
+        planner.best_plan(SAMPLES, dense, mixed, [_whole_order(work, config, kind) for work in works]) for kind in kinds
+    ]
+    return min(plans, key=planner.costs.plan_s)
 
 
-def _scheduled(plan: Plan, step: Step, context: Context, config: Config) -> Step:
-    planner = Planner.of(plan, step, context, SAMPLES)
+def _chosen(planner: Planner, config: Config) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the bounds of the best pair of degrees: of dense work and of mixtures."""
     units = planner.chained.forward.units
     first = planner.of_first(config.layers)
     pairs = sorted(
@@ -66,11 +73,7 @@ def _scheduled(plan: Plan, step: Step, context: Context, config: Config) -> Step
     if config.order == "searched":
         pairs = _least(pairs, TRIED[1], lambda pair: taken_s(pair, lambda work: searched(work, 0, config.seed)))
         pairs = _least(pairs, 1, lambda pair: taken_s(pair, lambda work: searched(work, config.trials, config.seed)))
-    dense, mixed = (bounds(units, degree) for degree in pairs[0])
-    works = [planner.work(way, dense, mixed) for way in (0, 1)]
-    kinds = ["default"] if config.order == "default" else ["default", "searched"]
-    steps = [planner.best_step(dense, mixed, [_whole_order(work, config, kind) for work in works]) for kind in kinds]
-    return min(steps, key=planner.costs.finish_s)
+    return bounds(units, pairs[0][0]), bounds(units, pairs[0][1])
 
 
 def _least(

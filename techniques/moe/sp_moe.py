@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from math import sqrt
 from typing import Literal
 
-from orch.plan import TOKENS, Plan, Step, bounds, cut_crossings
+from orch.plan import TOKENS, Plan, bounds, cut_crossings
 from orch.technique import Context, Knobs, Slot, Technique, choice, count, flag
 from techniques.moe._chain import Planner, Work, aligned, by_policy, divisors, layer_by_layer
 from techniques.moe._pipeline import best_degree
@@ -57,11 +57,18 @@ def dense_bounds(units: int, degree: int, quadratic: float, boundary: str) -> tu
 
 def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
     """Walk the layers as chains, cut as costs say; or leave dense work whole, where that is faster."""
-    return plan.each_step(lambda step: _scheduled(plan, step, context, config))
+    planner = Planner.of(plan, plan.steps[0], context, TOKENS)
+    dense, mixed = _chosen(planner, context, config)
+    orders = [_order(planner.work(way, dense, mixed), config) for way in (0, 1)]
+    chain = planner.best_plan(TOKENS, dense, mixed, orders)
+    if config.degree_dense is not None:
+        return chain
+    whole = cut_crossings(plan, lambda crossing: config.degree or best_degree(plan, context, crossing, config.most))
+    return min((whole, chain), key=planner.costs.plan_s)
 
 
-def _scheduled(plan: Plan, step: Step, context: Context, config: Config) -> Step:
-    planner = Planner.of(plan, step, context, TOKENS)
+def _chosen(planner: Planner, context: Context, config: Config) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the bounds of the best pair of degrees: of dense work and of mixtures."""
     units = planner.chained.forward.units
     quadratic = max(stage.quadratic for stage in context.stages)
     few = [planner.of_first(number) for number in (LOOKED_AT, LOOKED_AT - 1)]
@@ -70,15 +77,7 @@ def _scheduled(plan: Plan, step: Step, context: Context, config: Config) -> Step
         dense = dense_bounds(units, p, quadratic, config.boundary)
         mixed = aligned(dense, min(q, units))
         scored.append((_estimated_s(planner, few, dense, mixed, config), p + q, dense, mixed))
-    _, _, dense, mixed = min(scored)
-    orders = [_order(planner.work(way, dense, mixed), config) for way in (0, 1)]
-    chain = planner.best_step(dense, mixed, orders)
-    if config.degree_dense is not None:
-        return chain
-    whole = cut_crossings(
-        plan, lambda crossing: config.degree or best_degree(plan, context, crossing, config.most)
-    ).steps[plan.steps.index(step)]
-    return min((whole, chain), key=planner.costs.finish_s)
+    return min(scored)[2:]
 
 
 def _estimated_s(
