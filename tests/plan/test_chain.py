@@ -1,5 +1,6 @@
 """Chains of layers: every chunk waits for those it shares units with, every task runs once, and gradients leave when they exist."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -24,7 +25,7 @@ from orch.plan import (
     from_json,
     to_json,
 )
-from orch.workload import Layout, mixture_training
+from orch.workload import Layout, mixture_training, retimed
 
 BATCH = 4
 
@@ -166,3 +167,26 @@ def test_what_cannot_be_walked_so_is_refused():
     model, plan = plain()
     with pytest.raises(OrchError, match="does not say which of it belongs together"):
         chained(plan.steps[0], (), model.mixtures, BATCH, TOKENS)
+
+
+def test_measured_seconds_are_taken_over_and_renewed():
+    model, _ = plain()
+    layout = Layout.of(4, model.mixtures)
+    before, after = (mixture_training(model.scaled_to(*times), layout, BATCH) for times in ((1.0, 2.0), (3.0, 5.0)))
+    found = retimed(cut(model, before, 2, 2), after)
+    want = cut(model, after, 2, 2)
+    for one, other in zip(found.steps[0], want.steps[0], strict=True):
+        assert one.name == other.name
+        assert getattr(one.op, "seconds", None) == pytest.approx(getattr(other.op, "seconds", None))
+    attends = sum(task.op.seconds * task.op.share for task in want.steps[0].of(Attend))
+    assert 0.0 < attends < 3.0
+
+
+def test_ranks_that_share_attention_are_refused():
+    model, plan = plain()
+    order = next(task for task in plan.steps[0].of(Order))
+    odd = plan.steps[0].replace(
+        {"forward.norm": [replace(order, name="join.blocks.0", op=replace(order.op, module="blocks.0"))]}
+    )
+    with pytest.raises(OrchError, match="inside layers and none that a chain has"):
+        chained(odd, model.stages, model.mixtures, BATCH, TOKENS)
