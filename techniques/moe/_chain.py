@@ -100,25 +100,39 @@ def greedy(work: Work, priority: Mapping[str, int]) -> list[int]:
     """Return a list schedule: of the tasks that may run the one that can start first; then the one whose kind has the smaller
     number, then by layer and chunk, in the order in which gradients come for backward (sp-moe brief, section 4.2).
     """
-    free = dict.fromkeys(work.streams, 0.0)
-    ends = [0.0] * len(work.keys)
-    left = [len(earlier) for earlier in work.before]
     sign = -1 if work.backward else 1
-    rank = [
-        (priority.get(kind, 0), layer, sign * chunk)
-        for kind, (layer, _, chunk) in zip(work.kinds, work.keys, strict=True)
-    ]
-    ready = {number: 0.0 for number, waits in enumerate(left) if not waits}
+    places = sorted(
+        range(len(work.keys)),
+        key=lambda n: (priority.get(work.kinds[n], 0), work.keys[n][0], sign * work.keys[n][2], n),
+    )
+    rank = [0] * len(places)
+    for place, number in enumerate(places):
+        rank[number] = place
+    names = list(dict.fromkeys(work.streams))
+    stream = [names.index(name) for name in work.streams]
+    free = [0.0] * len(names)
+    begins = [0.0] * len(rank)
+    left = [len(earlier) for earlier in work.before]
+    ready = [number for number, waits in enumerate(left) if not waits]
+    seconds, behind = work.seconds, work.behind
     order: list[int] = []
     while ready:
-        chosen = min(ready, key=lambda number: (max(free[work.streams[number]], ready[number]), rank[number], number))
-        start = max(free[work.streams[chosen]], ready.pop(chosen))
-        free[work.streams[chosen]] = ends[chosen] = start + work.seconds[chosen]
+        chosen, least = -1, 0.0
+        for number in ready:
+            start, open_at = begins[number], free[stream[number]]
+            if open_at > start:
+                start = open_at
+            if chosen < 0 or start < least or (start == least and rank[number] < rank[chosen]):
+                chosen, least = number, start
+        ready.remove(chosen)
+        free[stream[chosen]] = end = least + seconds[chosen]
         order.append(chosen)
-        for other in work.behind[chosen]:
+        for other in behind[chosen]:
+            if end > begins[other]:
+                begins[other] = end
             left[other] -= 1
             if not left[other]:
-                ready[other] = max(ends[one] for one in work.before[other])
+                ready.append(other)
     return order
 
 
