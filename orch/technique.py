@@ -43,6 +43,7 @@ class Slot(Enum):
     CODEC = ("codec", "how rows of a mixture-of-experts layer are written while they travel")
     ALL_TO_ALL = ("all-to-all", "by which way rows of a mixture-of-experts layer get from rank to rank")
     EXPERTS = ("experts", "how the tasks inside a mixture-of-experts layer are cut and ordered")
+    INPUT = ("input", "how batches are read and copied to the device")
 
     def __init__(self, label: str, summary: str) -> None:
         self.label = label
@@ -179,6 +180,7 @@ class Technique:
     `engine` is `module:Class` of a runtime that replaces the plan's own one (torch's DDP drives its collectives
     itself). `source` is the paper or project, as users would cite it. `settings(config)` yields the configs among which its
     own planner chooses the one with the shortest step: so thousands of layers can be planned at once, not one by one.
+    `planned_only(config)` says why a stack with these knobs can be planned but not run; "" where it can.
     """
 
     name: str
@@ -195,6 +197,7 @@ class Technique:
     settings: Callable[[Any], Iterable[Any]] | None = None
     exact: Callable[[Any], bool] | None = None
     splits_capacity: bool = False
+    planned_only: Callable[[Any], str] | None = None
 
     def is_lossless(self, config: Knobs) -> bool:
         """Return whether it is lossless with these knobs."""

@@ -79,6 +79,7 @@ def test_passes_run_in_the_order_of_slots():
         Slot.CODEC,
         Slot.ALL_TO_ALL,
         Slot.EXPERTS,
+        Slot.INPUT,
     ]
 
 

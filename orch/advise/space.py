@@ -19,8 +19,9 @@ from orch.stack import DEFAULT_SCHEDULE, Member, arrange
 from orch.technique import Knobs, Slot, Technique
 from orch.units import Dimension, Quantity
 
-# Filled as the compressor's own contract says: they change what is learned, hardly what a step takes.
-_LEFT_TO_DEFAULTS = (Slot.FEEDBACK, Slot.EXCHANGE)
+# Filled as the compressor's own contract says: they change what is learned, hardly what a step takes; and what describes the
+# surroundings of a step, of which nobody chooses.
+_LEFT_TO_DEFAULTS = (Slot.FEEDBACK, Slot.EXCHANGE, Slot.INPUT)
 # Tried with the fastest stacks of all else: each with each would be thousands.
 _ADDED = (Slot.CODEC, Slot.ALL_TO_ALL)
 # A knob is tried so many times larger and smaller: within these its best value costs little more than at its default.

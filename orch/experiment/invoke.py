@@ -149,6 +149,10 @@ def refuse(recipe: Recipe) -> None:
         raise OrchError(message, code="E604", hint="models that run: orch list models; or --simulate")
     _refuse_gathers(recipe)
     for stack in recipe.stacks.values():
+        for member in stack.members:
+            if (why := member.technique.planned_only) is not None and (reason := why(member.config)):
+                message = f"stack {stack.name} can be planned, not run: {reason} ({member.name})"
+                raise OrchError(message, code="E604", hint="leave these knobs at their defaults, or --simulate")
         if stack.train.precision == "fp16":
             message = f"stack {stack.name}: fp16 training needs loss scaling, which orch does not have"
             raise OrchError(message, code="E604", hint="use precision: bf16")

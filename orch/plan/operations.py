@@ -171,6 +171,19 @@ class Update(Operation):
 
 
 @dataclass(frozen=True, slots=True)
+class Fixed(Operation):
+    """Work of known length that no run does: reading a batch, copying it, what another engine adds. For plans only."""
+
+    kind: ClassVar[str] = "fixed"
+    on_device: ClassVar[bool] = False
+    what: str
+    seconds: float
+
+    def cost_s(self, cluster: Cluster, span: Span) -> float:
+        return self.seconds
+
+
+@dataclass(frozen=True, slots=True)
 class Encode(Operation):
     """Base of what turns the local gradient of one tensor into a payload. Feedback compensates the gradient before the
     first one of a tensor.
@@ -309,9 +322,9 @@ class Aggregate(Collective):
 
 def own_work(op: Operation) -> str | None:
     """Return under which name a cluster holds what `op` was measured to take: `acp-sgd encode`. None for compute, updates
-    and collectives, which are measured by other means.
+    and collectives, which are measured by other means, and for what no run does.
     """
-    if isinstance(op, Compute | Update | Collective):
+    if isinstance(op, Compute | Update | Collective | Fixed):
         return None
     return f"{type(op).__module__.rpartition('.')[2].replace('_', '-')} {op.kind}"
 

@@ -75,7 +75,7 @@ class Network:
         # Of the step before, where its last collectives are still under way.
         self._older: list[_Stream] = []
         self._marks: dict[str, tuple[str, Any]] = {}
-        self._unread: dict[str, FlatBuffer] = {}
+        self._unread: list[list[Send]] = []
         self._tails: dict[str, tuple[str, Any]] = {}
         # NCCL runs what one group is given on one stream, so what was launched there before needs no waiting for.
         self._ordered = device.type == "cuda"
@@ -118,12 +118,9 @@ class Network:
             if work is not None
         } if program.looks_back else {}  # fmt: skip
         # What nobody waited for in its own step still has gradients to hand back.
-        self._unread = {
-            send.task.name: self._buffers[send.op.buffer.name]
-            for stream in self._streams
-            for send in stream.sends[stream.ended :]
-            if send.task.name in self._marks and isinstance(send.op, HANDS_BACK)
-        }
+        self._unread = [
+            [send for send in stream.sends[stream.ended :] if send.task.name in self._marks] for stream in self._streams
+        ]
         self._executor, self._run, self._carried = executor, run, carried
         self._older = [stream for stream in self._streams if stream.seen < len(stream.works)]
         self._streams = [_Stream(sends, run.ends) for sends in program.nets]
@@ -335,12 +332,19 @@ class Network:
         self._older = []
 
     def wait_previous(self, name: str) -> None:
-        """Wait for collective `name` of the step before, if it is one, and hand back what its own step left unread."""
+        """Wait for collective `name` of the step before, if it is one, and for those before it on its stream; hand back
+        what these brought and their own step left unread.
+        """
         if name not in self._marks:
             return
+        for unread in self._unread:
+            place = next((place for place, send in enumerate(unread) if send.task.name == name), -1)
+            for send in unread[: place + 1]:
+                self._wait_work(self._marks[send.task.name][1], send.task.name)
+                if isinstance(send.op, HANDS_BACK):
+                    self._buffers[send.op.buffer.name].hand_back()
+            del unread[: place + 1]
         self._wait_work(self._marks[name][1], name)
-        if (buffer := self._unread.pop(name, None)) is not None:
-            buffer.hand_back()
         for stream in self._older:
             self._look(stream)
 

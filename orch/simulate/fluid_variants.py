@@ -27,39 +27,59 @@ def boundaries(
     """
     queues = _Queues(programs, len(is_net), iterations)
     variants = queues.variants(slowdowns)
-    net = np.flatnonzero(is_net)
-    slow_compute, slow_net = (np.broadcast_to(np.asarray(value, float), (variants,)) for value in slowdowns)
+    nets = [stream for stream, net in enumerate(is_net) if net]
+    # Seconds that pass for one of work: of compute while the network is busy, of a network stream while compute runs.
+    stretched = [np.broadcast_to(np.asarray(slowdowns[net], float), (variants,)) for net in is_net]
     columns = np.arange(variants)
     done = np.zeros((len(is_net), variants), dtype=np.int64)
     running = np.zeros((len(is_net), variants), dtype=bool)
     left = np.zeros((len(is_net), variants))
     now = np.zeros(variants)
     result = np.zeros((iterations, variants))
-    lengths = queues.lengths
     while True:
         for stream in range(len(is_net)):
-            heads = done[stream]
-            may = ~running[stream] & (heads < lengths[stream]) & np.all(done >= queues.needs[stream][:, heads], axis=0)
-            if may.any():
-                left[stream, may] = queues.seconds[stream][heads[may], columns[may] if queues.wide[stream] else 0]
-                running[stream] |= may
-        if not running.any():
+            _start(queues, stream, done, running[stream], left[stream], columns)
+        active = [stream for stream in range(len(is_net)) if running[stream].any()]
+        if not active:
             # An iteration without computing ends when the one before it did.
             return np.maximum.accumulate(result, axis=0)
-        computing, busy = running[0], running[net].any(axis=0)
-        rates = np.ones_like(left)
-        rates[0] = np.where(busy, 1.0 / slow_compute, 1.0)
-        rates[net] = np.where(computing, 1.0 / slow_net, 1.0)
-        wait = np.where(running, left / rates, np.inf).min(axis=0)
-        wait = np.where(np.isfinite(wait), wait, 0.0)
+        computing, busy = running[0], running[nets[0]] if len(nets) == 1 else running[nets].any(axis=0)
+        slow = {
+            stream: np.where(computing if is_net[stream] else busy, stretched[stream], 1.0)
+            if stream == 0 or is_net[stream]
+            else np.ones(variants)
+            for stream in active
+        }
+        wait = np.full(variants, np.inf)
+        for stream in active:
+            np.minimum(wait, left[stream] * slow[stream], out=wait, where=running[stream])
+        wait[np.isinf(wait)] = 0.0
         now += wait
-        left -= wait * rates
-        ended = running & (left <= _ENDED * np.maximum(1.0, now))
-        done += ended
-        running &= ~ended
-        iteration = queues.closes[done[0]]
-        closing = ended[0] & (iteration >= 0)
-        result[iteration[closing], columns[closing]] = now[closing]
+        rounding = _ENDED * np.maximum(1.0, now)
+        for stream in active:
+            left[stream] -= wait / slow[stream]
+            ended = running[stream] & (left[stream] <= rounding)
+            done[stream] += ended
+            running[stream] &= ~ended
+            if stream == 0:
+                iteration = queues.closes[done[0]]
+                closing = ended & (iteration >= 0)
+                result[iteration[closing], columns[closing]] = now[closing]
+
+
+def _start(queues: _Queues, stream: int, done: Any, running: Any, left: Any, columns: Any) -> None:
+    """Start the next task of a stream in every variant in which it may: none is running there, and what it needs has
+    ended.
+    """
+    if running.all():
+        return
+    heads = done[stream]
+    may = ~running & (heads < queues.lengths[stream])
+    for other, counts in queues.needs[stream]:
+        may &= done[other] >= counts[heads]
+    if may.any():
+        left[may] = queues.seconds[stream][heads[may], columns[may] if queues.wide[stream] else 0]
+        running |= may
 
 
 class _Queues:
@@ -91,8 +111,9 @@ class _Queues:
         self.wide = [any(np.ndim(value) for value in stream) for stream in seconds]
         self._given = seconds
         self.seconds: list[Array] = []
-        # One more column than tasks, for a stream that has ended.
-        self.needs = [np.array([*stream, [0] * num_streams], dtype=np.int64).T for stream in needs]
+        # One more entry than tasks, for a stream that has ended; other streams that nothing waits for are left out.
+        counts = [np.array([*stream, [0] * num_streams], dtype=np.int64).T for stream in needs]
+        self.needs = [[(other, row.copy()) for other, row in enumerate(stream) if row.any()] for stream in counts]
         self.closes = np.array([closes.get(count, -1) for count in range(self.lengths[0] + 1)])
 
     def variants(self, others: Sequence[Any]) -> int:

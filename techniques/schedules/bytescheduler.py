@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from orch.plan import ITEM_SIZE, AllGatherShards, AllReduce, Buffer, Plan, ReduceScatter, Segment, Task, Update
+from orch.plan import ITEM_SIZE, AllGatherShards, AllReduce, Buffer, Fixed, Plan, ReduceScatter, Segment, Task, Update
 from orch.technique import Context, Form, Knobs, Slot, Technique, choice, quantity
-from orch.units import Bytes
+from orch.units import Bytes, Seconds
 from techniques.schedules._late import Group, Half, readers_of, shares_of, woven
 
 
@@ -32,6 +32,11 @@ class Config(Knobs):
     )
     through: Literal["all-reduce", "parameter-server"] = choice(
         "all-reduce", "an all-reduce a part, or a push to the rank that serves it and a pull back"
+    )
+    engine: Seconds = quantity(
+        "0s",
+        "what an engine of its own adds before the forward of each layer; ours adds nothing, published ones do",
+        least=0.0,
     )
 
 
@@ -93,7 +98,6 @@ def _half(plan: Plan, index: int, context: Context, config: Config) -> Half:
         return Half(list(step))
     places = {tensor: place for tensor, (place, _) in readers_of(context).items()}
     parts: list[_Part] = []
-    arrived: dict[str, list[str]] = {}
     for send, ready_s in zip(sends, context.ready_s(plan, index, sends), strict=True):
         # What no forward reads is updated before the first one: it is needed at once.
         urgency = min(places.get(tensor, -1) for tensor in send.op.tensors)
@@ -101,12 +105,10 @@ def _half(plan: Plan, index: int, context: Context, config: Config) -> Half:
         for tasks in _cut(send, plan.groups[send.group].size, config):
             nbytes = tasks[0].op.nbytes
             parts.append(_Part(tasks, ready_s, urgency, nbytes, cost_s(nbytes)))
-            for tensor in send.op.tensors:
-                arrived.setdefault(tensor, []).append(tasks[-1].name)
     ordered = [parts[number].tasks for number in turns(parts, config.credit)]
     late = {task.name for task in updates}
     kept = [task for task in step if task.name not in names and task.name not in late]
-    return Half(list(_with_parts(kept, ordered)), _updated(updates, arrived, context))
+    return Half(list(_with_parts(kept, ordered)), _updated(updates, ordered, context, config))
 
 
 def _cut(send: Task, ranks: int, config: Config) -> Iterator[tuple[Task, ...]]:
@@ -144,18 +146,32 @@ def _with_parts(tasks: Sequence[Task], ordered: Sequence[tuple[Task, ...]]) -> I
             yield from left.popleft()
 
 
-def _updated(updates: Sequence[Task], arrived: dict[str, list[str]], context: Context) -> list[Group]:
+def _updated(
+    updates: Sequence[Task], ordered: Sequence[tuple[Task, ...]], context: Context, config: Config
+) -> list[Group]:
     """Return, in forward order, each layer's share of the updates, for the step after the one that sends."""
     readers = readers_of(context)
     layers: dict[tuple[int, str | None], list[str]] = {}
     for tensor in dict.fromkeys(name for task in updates for name in task.op.tensors):
         layers.setdefault(readers.get(tensor, (-1, None)), []).append(tensor)
+    # On one stream and in one role the last part has waited for those before it.
+    last: dict[tuple[int, str | None], dict[tuple[str, str], str]] = {}
+    for *_, task in ordered:
+        for tensor in task.op.tensors:
+            last.setdefault(readers.get(tensor, (-1, None)), {})[task.stream, task.role] = task.name
     groups = []
     for number, (reader, tensors) in enumerate(sorted(layers.items(), key=lambda layer: layer[0][0])):
-        behind = tuple(name for tensor in tensors for name in arrived.get(tensor, ()))
+        behind = tuple(last.get(reader, {}).values())
         finish = [replace(task, after_previous=behind) for task in shares_of(updates, tensors, number, (), context)]
+        if config.engine:
+            finish.append(Task(f"engine.g{number}", Fixed("engine", config.engine), lag=1))
         groups.append(Group([], finish, reader[1]))
     return groups
+
+
+def planned_only(config: Config) -> str:
+    """Return why a stack with these knobs cannot be run: nothing here takes an engine's time."""
+    return "the time of another engine is no part of a run" if config.engine else ""
 
 
 technique = Technique(
@@ -166,4 +182,5 @@ technique = Technique(
     lossless=True,
     config=Config,
     needs=frozenset({Form.DENSE}),
+    planned_only=planned_only,
 )

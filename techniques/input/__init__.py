@@ -1,0 +1,1 @@
+"""Input: how batches get to the device."""
