@@ -19,6 +19,7 @@ _WANTED = {
     "float_type": "a number",
     "float_parsing": "a number",
     "string_type": "text",
+    "string_too_short": "text, not empty",
     "bool_type": "true or false",
     "bool_parsing": "true or false",
     "list_type": "a list: [a, b]",

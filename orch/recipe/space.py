@@ -284,6 +284,11 @@ def _conditioned(parameter: Parameter, chosen: Sequence[str], stacks: Mapping[st
         users = (keys[1],)
     else:
         return parameter
+    for path, values in parameter.when:
+        if path == STACK and not set(values) & set(users):
+            message = f"{parameter.path} waits for stack {quoted(str(values[0]))}, which has no such knob"
+            hint = f"stacks that have it: {', '.join(users)}"
+            raise OrchError(message, code="E242", where=parameter.where, hint=hint)
     return parameter if len(users) == len(chosen) else replace(parameter, when=((STACK, users), *parameter.when))
 
 

@@ -147,7 +147,7 @@ def evaluate(
     loads = [(group, _varied(path, recipe, texts, group, cell)) for group in groups_of(inputs)]
     found: dict[str, StackDraws] = {}
     for name in stacks:
-        check_stack(recipe, name, path)
+        check_stack(recipe, name, paper, experiment)
         chosen = (
             loads if _differ(name, [varied for _, varied in loads]) else [(Group((), np.arange(NUM_DRAWS)), recipe)]
         )
@@ -163,13 +163,24 @@ def _varied(path: Path, recipe: Recipe, texts: list[str], group: Group, cell: Ce
     return recipe if not group.overrides else loaded(path, [*texts, *group.overrides], cell.settings)
 
 
-def check_stack(recipe: Recipe, name: str, path: Path) -> None:
-    """Raise OrchError (E352) where the recipe lacks a stack."""
+def check_stack(recipe: Recipe, name: str, paper: Paper, experiment: str) -> None:
+    """Raise OrchError (E352) where the recipe lacks a stack, at the claim that names it."""
     if name not in recipe.stacks:
+        path = display(recipe_path(paper, experiment))
         hint = did_you_mean(name, recipe.stacks) or f"its stacks: {', '.join(recipe.stacks)}"
-        raise OrchError(
-            f"the recipe has no stack {quoted(name)}", code="E352", where=Position(display(path)), hint=hint
-        )
+        message = f"the recipe {path} has no stack {quoted(name)}"
+        raise OrchError(message, code="E352", where=_named_at(paper, experiment, name) or Position(path), hint=hint)
+
+
+def _named_at(paper: Paper, experiment: str, name: str) -> Position | None:
+    """Return where the first claim on an experiment names a stack."""
+    for section, claims in (("claims", paper.spec.claims), ("checks", paper.spec.checks)):
+        for index, claim in enumerate(claims):
+            for key in ("of", "over", "mended") if claim.experiment == experiment else ():
+                named = getattr(claim, key)
+                if name == named or (isinstance(named, list) and name in named):
+                    return paper.place(section, index, key)
+    return None
 
 
 def _differ(name: str, recipes: Sequence[Recipe]) -> bool:

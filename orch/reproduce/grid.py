@@ -60,7 +60,7 @@ def evaluate_grid(paper: Paper, experiment: str, stacks: Sequence[str]) -> list[
     for slow, cells in _by_recipe(paper, experiment):
         recipe = loaded(path, [setting.text for setting in slow], slow)
         for name in stacks:
-            check_stack(recipe, name, path)
+            check_stack(recipe, name, paper, experiment)
         inputs = tuple(replace(entry, coordinate=entry.coordinate[:DRAWS]) for entry in inputs_of(recipe))
         if len(groups_of(inputs)) > 1:
             message = "only costs are drawn on a grid, and something else is uncertain"

@@ -21,7 +21,7 @@ from orch.sweep.driver import Cells, Driver, Evaluate
 from orch.sweep.metrics import Sought
 from orch.sweep.opening import Answer, Surroundings, open_study
 from orch.sweep.results import Document, document
-from orch.sweep.samplers import Samplers
+from orch.sweep.samplers import Samplers, pruner_of
 from orch.sweep.settings import Settings, frame_facts
 from orch.sweep.study import COMPLETE, FAILED, INFEASIBLE, Plan, Record, Store, journal_path
 from orch.sweep.view import View
@@ -73,12 +73,28 @@ class Sweeping:
         return base if mode != SIMULATED else f"{base}, simulated"
 
 
+@contextmanager
+def placed(recipe: Recipe, *keys: str) -> Iterator[None]:
+    """Have an OrchError that knows no place stand at the first of these keys that the recipe's sweep has."""
+    try:
+        yield
+    except OrchError as error:
+        nodes = (recipe.tree.find(("sweep", key)) for key in keys)
+        node = next((node for node in nodes if node is not None), None)
+        if node is not None and error.code in ("E243", "E632", "E633"):
+            error.at(node.place)
+        raise
+
+
 def opened(doing: Sweeping, mode: str, on: str | None, here: bool = True) -> tuple[Store, Cells]:
     """Return the study of a mode, begun or taken up again, and the cells it knows."""
     sweep_of, recipe = doing.sweep, doing.recipe
     name = doing.name(mode)
     place = journal_path(doing.root, recipe.name, name)
-    samplers = Samplers(sweep_of.sampler, sweep_of.seed, recipe.space)
+    with placed(recipe, "sampler"):
+        samplers = Samplers(sweep_of.sampler, sweep_of.seed, recipe.space)
+    with placed(recipe, "pruner"):
+        pruner_of(sweep_of.pruner)
     plan = Plan(name, sweep_of.storage or str(place), recipe.space, doing.sought, samplers, sweep_of.pruner)
     texts = code.sources(recipe)
     around = surroundings(recipe, mode, on, here, texts)
@@ -87,7 +103,8 @@ def opened(doing: Sweeping, mode: str, on: str | None, here: bool = True) -> tup
         "sought": doing.sought.to_json(),
         "recipe": _base(recipe, mode),
     }
-    store = open_study(plan, fixed, Surroundings(around, texts), place, doing.asked.changed, doing.terminal.stage)
+    with placed(recipe, "storage"):
+        store = open_study(plan, fixed, Surroundings(around, texts), place, doing.asked.changed, doing.terminal.stage)
     cells = Cells(mode, around, reuse=sweep_of.reuse)
     for record in store.records():
         if record.state == COMPLETE and record.about.cell and record.about.same_as is None:

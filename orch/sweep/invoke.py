@@ -7,7 +7,7 @@ from orch.experiment.show import Terminal
 from orch.recipe import load
 from orch.recipe.sweep import LEARNED
 from orch.sweep import confirm
-from orch.sweep.doing import SIMULATED, Asked, Sweeping, current, drive, finish, opened, run_of
+from orch.sweep.doing import SIMULATED, Asked, Sweeping, current, drive, finish, opened, placed, run_of
 from orch.sweep.driver import Found
 from orch.sweep.metrics import Sought
 from orch.sweep.results import Document
@@ -25,7 +25,8 @@ def sweep(asked: Asked, terminal: Terminal) -> Document:
     settings = Settings(recipe, asked.overrides)
     doing = Sweeping(asked, recipe, recipe.sweep, Sought.of(recipe.sweep), settings, terminal)
     if asked.simulate:
-        _refuse_learned(doing.sought)
+        with placed(recipe, "minimize", "maximize"):
+            _refuse_learned(doing.sought)
         settings.refuse_impossible()
         return _simulated(doing)
     from orch.sweep.measured import measure

@@ -19,6 +19,7 @@ from orch.sweep.doing import (
     drive,
     finish,
     opened,
+    placed,
     run_of,
     total_of,
 )
@@ -61,8 +62,9 @@ def _trials(doing: Sweeping, on: str, store: Store, cells: Any, run: RunLog) -> 
     from orch.sweep.real import Bench, refuse_course
 
     sought, sweep = doing.sought, doing.sweep
-    refuse_course(sought, next(iter(sweep.pruner)))
-    pruning = Pruning(store, sought, sweep.pruner)
+    with placed(doing.recipe, "pruner"):
+        refuse_course(sought, next(iter(sweep.pruner)))
+        pruning = Pruning(store, sought, sweep.pruner)
     bench = Bench(on, sought, run.path, pruning, exclusive=sweep.measure == "exclusive")
     run.start()
     doing.terminal.stage(f"{store.plan.name}: {total_of(doing, store)} trials on {on}")

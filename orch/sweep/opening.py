@@ -47,7 +47,11 @@ def open_study(
     """
     facts = {**fixed, "around": dict(around.facts)}
     turn = place.with_suffix(".turn")
-    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"cannot keep a study under {place.parent}: {error.strerror or error}"
+        raise OrchError(message, code="E633", hint="choose another place with --runs DIR") from None
     plan = replace(plan, name=_latest(plan))
     store = Store(plan, facts, turn)
     if store.created:

@@ -293,7 +293,10 @@ class Store:
         """Keep what a trial has come to after `step`; return whether the pruner would end it here."""
         with self._lock:
             ticket.trial.report(value, step)
-            return bool(ticket.trial.should_prune())
+            try:
+                return bool(ticket.trial.should_prune())
+            except (ImportError, TypeError, ValueError) as error:  # of arguments that its constructor did not look at
+                raise refused(next(iter(self.plan.pruner)), "pruners", error) from error
 
     def report_course(self, ticket: Ticket, step: int, values: Sequence[float]) -> None:
         """Keep what a trial of several objectives has come to after `step`, which Optuna itself refuses to."""
@@ -345,10 +348,10 @@ def _says(value: Any) -> bool:
 
 def storage_of(url: str) -> BaseStorage:
     """Return the storage at a path, or at the URL of a database. Raises OrchError (E633) where there is none."""
-    if "://" not in url:
-        return JournalStorage(Journal(Path(url)))
     try:
-        return RDBStorage(url)
+        return JournalStorage(Journal(Path(url))) if "://" not in url else RDBStorage(url)
+    except OSError as error:
+        raise OrchError(f"the journal {url} cannot be kept: {error.strerror or error}", code="E633") from None
     except Exception as error:  # noqa: BLE001 - SQLAlchemy, a driver or the network says no, each in its own way
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise OrchError(f"the storage {_shown(url)} cannot be used: {reason}", code="E633") from None

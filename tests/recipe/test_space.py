@@ -87,6 +87,10 @@ def test_a_recipe_with_one_stack_beside_its_baseline_needs_no_stack(changed) -> 
         ("{stack: auto, techniques.squeeze.rnak: auto}", "squeeze has no knob 'rnak'; did you mean rank? [E210]"),
         ("{stack: auto, techniques.sqeeze.rank: auto}", "technique 'sqeeze' is not known; did you mean squeeze?"),
         ("{stack: [plain], techniques.squeeze.rank: [1]}", "no stack of the sweep uses squeeze"),
+        (
+            "{stack: auto, techniques.squeeze.rank: {choices: [1], when: {stack: [plain]}}}",
+            "waits for stack 'plain', which has no such knob; stacks that have it: ",
+        ),
         ("{stack: auto, train.steps: {low: 3, high: 3}}", "train.steps: high must be above low"),
         ("{stack: auto, train.steps: {low: 3}}", "must hold low and high: a range has two ends"),
         ("{stack: auto, train.steps: {low: 0, high: 3, log: true}}", "a logarithmic range begins above 0"),

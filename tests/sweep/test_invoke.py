@@ -61,6 +61,11 @@ def test_a_study_begins_another_run_where_its_own_is_gone_or_at_work(simulate, m
     assert simulate(trials=5, track=True)["run_dir"] == third
 
 
+def test_a_study_that_cannot_be_kept_is_a_line(search) -> None:
+    with pytest.raises(OrchError, match="cannot keep a study under /proc/no/search/sweeps: No such file"):
+        sweep(Asked(str(search), simulate=True, runs=Path("/proc/no"), track=False), Terminal())
+
+
 def test_the_gain_is_that_of_best_over_baseline(simulate) -> None:
     confirmed = simulate()["best"]["confirmed"]
     assert (confirmed["mode"], confirmed["over"]) == ("simulated", "ddp")
@@ -167,10 +172,13 @@ def test_what_is_refused_before_anything_starts(simulate, search, tmp_path) -> N
         (["sweep.minimize=val_loss"], "E243"),
         (["techniques.acp-sgd.rank=2"], "E631"),
         (["sweep.sampler={TPESampler: {x: 1}}"], "E632"),
+        (["sweep.pruner={MedianPruner: {x: 1}}"], "E632"),
+        (["sweep.storage=/proc/no/place"], "E633"),
     ]:
         with pytest.raises(OrchError) as caught:
             simulate(*overrides)
         assert caught.value.code == code, overrides
+        assert caught.value.where is not None or code == "E636", "the place of what is wrong"
     with pytest.raises(OrchError) as caught:
         sweep(Asked(str(search), runs=tmp_path / "runs"), Terminal())
     assert caught.value.code == "E605"
