@@ -21,6 +21,8 @@ from orch.units import format_bytes
 Document = Mapping[str, Any]
 _PARTS = 4
 _LEAST = 4
+# An axis over more than this is logarithmic.
+WIDE = 5.0
 # Height of a label, as a share of an axis.
 _LABEL = 0.05
 
@@ -156,6 +158,7 @@ def _draw_history(figure: Any, rows: Sequence[Mapping[str, str]], title: str) ->
     axes.plot(*zip(*done, strict=True), ".", color=PALE, label="trial", zorder=2)
     best = [(int(row["trial"]), float(row["best"])) for row in rows if row["best"]]
     axes.step(*zip(*best, strict=True), where="post", color=STACKS[1], label="best so far", zorder=3)
+    axes.set_yscale(_scale([value for _, value in done]))
     odd = [int(row["trial"]) for row in rows if row["state"] in ("pruned", "infeasible", "failed")]
     if odd:
         low = axes.get_ylim()[0]
@@ -237,6 +240,8 @@ def _draw_pareto(figure: Any, rows: Sequence[Mapping[str, str]], title: str) -> 
             axes.plot(
                 *zip(*points, strict=True), "o-" if front == "1" else "o", color=colour, label=label, markersize=4
             )
+    axes.set_xscale(_scale([float(row[across]) for row in rows]))
+    axes.set_yscale(_scale([float(row[up]) for row in rows]))
     axes.set_xlabel(across)
     axes.set_ylabel(up)
     axes.set_title(f"{title}: Pareto front")
@@ -260,6 +265,11 @@ def _draw_agreement(figure: Any, rows: Sequence[Mapping[str, str]], title: str) 
     axes.set_xlabel(across)
     axes.set_ylabel(up)
     axes.set_title(f"{title}: prediction and measurement")
+
+
+def _scale(values: Sequence[float]) -> str:
+    """Return the scale of an axis: beside a few trials that are many times slower the others would be one line."""
+    return "log" if 0 < WIDE * min(values) < max(values) else "linear"
 
 
 def _typed(text: str) -> Any:

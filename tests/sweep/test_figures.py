@@ -7,6 +7,7 @@ import io
 
 import pytest
 
+from orch.sweep import figures
 from orch.sweep.figures import apart, draw, importance, number_of, texts
 from orch.sweep.metrics import Objective, Sought
 from orch.sweep.results import document
@@ -79,3 +80,10 @@ def test_labels_of_an_axis_do_not_meet() -> None:
 )
 def test_a_setting_as_a_number(value, number) -> None:
     assert number_of(value) == number
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"), [([1.0, 4.9], "linear"), ([1.0, 2.0, 5.1], "log"), ([0.0, 9.0], "linear")]
+)
+def test_a_few_slow_trials_do_not_make_the_others_one_line(values: list[float], scale: str) -> None:
+    assert figures._scale(values) == scale
