@@ -219,3 +219,14 @@ def test_a_sampler_that_cannot_propose_gives_the_trial_back(recipe, tmp_path, mo
     assert [record.state for record in found.records()] == ["waiting"]
     monkeypatch.undo()
     assert found.ask(3).number == 0
+
+
+def test_a_pruner_that_only_its_use_refuses_is_named(recipe, tmp_path) -> None:
+    found = store(recipe("sweep.pruner={HyperbandPruner: {min_resource: -1}}"), tmp_path)
+    first, second = found.ask(2), found.ask(2)
+    assert first is not None
+    assert second is not None
+    assert not found.report(first, 1.0, 1)
+    found.tell(first, About("complete", {"step_time": 1.0}, "cell", "measured"))
+    with pytest.raises(OrchError, match="HyperbandPruner: math domain error"):
+        found.report(second, 1.0, 1)
