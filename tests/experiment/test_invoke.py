@@ -61,6 +61,11 @@ def only_run(folder: Path) -> Path:
         (("train.precision=fp16",), "processes", "stack plain: fp16 training needs loss scaling"),
         (("train.steps=3",), "processes", "stack plain: train.steps 3 is less than the 7 steps that measure takes"),
         (("model=vgg16", "data=synthetic"), "processes", "model vgg16 has only a profile"),
+        (
+            ("stacks.plain={wfbp: {}, input-pipeline: {read: 1ms}}",),
+            "processes",
+            "stack plain can be planned, not run: reading and copying of batches are no part of a run (input-pipeline)",
+        ),
         ((), "nonsense", "'nonsense' is no way to reach workers"),
         ((), "localhost:99999", "'localhost:99999' is no way to reach workers"),
         ((), "inline", "--on inline runs 1 worker in this process; the cluster has 2"),
