@@ -96,10 +96,14 @@ def write_json(path: Path, value: object) -> None:
 
 
 def append_line(path: Path, value: object) -> None:
-    """Append `value` to `path` as one line, in one write: a process that dies leaves the line whole or not there."""
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    """Append `value` to `path` as one line, in one write: a process that dies leaves the line whole or not there. Half a
+    line, which a full disk leaves, stays by itself.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
     try:
-        os.write(handle, (dumps(value) + "\n").encode("utf-8", errors="backslashreplace"))
+        size = os.fstat(handle).st_size
+        torn = b"\n" if size and os.pread(handle, 1, size - 1) != b"\n" else b""
+        os.write(handle, torn + (dumps(value) + "\n").encode("utf-8", errors="backslashreplace"))
     finally:
         os.close(handle)
 
@@ -107,8 +111,8 @@ def append_line(path: Path, value: object) -> None:
 def read_lines(path: Path) -> list[dict[str, object]]:
     """Return the mappings that `append_line` wrote to `path`, without a line that was left half written."""
     try:
-        lines = path.read_text("utf-8").split("\n")
-    except (OSError, ValueError):
+        lines = path.read_text("utf-8", errors="replace").split("\n")
+    except OSError:
         return []
     found: list[dict[str, object]] = []
     for line in lines:

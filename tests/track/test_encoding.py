@@ -73,3 +73,12 @@ def test_a_written_file_can_be_read_by_others(tmp_path):
     finally:
         os.umask(mask)
     assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o644
+
+
+def test_half_a_line_costs_no_other(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    encoding.append_line(path, {"number": 0})
+    with path.open("ab") as file:
+        file.write('{"number": 1, "text": "ä'.encode()[:-1])  # a full disk cuts where it likes
+    encoding.append_line(path, {"number": 2})
+    assert [line["number"] for line in encoding.read_lines(path)] == [0, 2]
