@@ -235,6 +235,7 @@ class Pass:
     def _sends(self) -> list[Task]:
         """Return the all-reduces of dense gradients over all ranks that nothing but the update waits for."""
         awaited = {name for task in self.step if task.op.kind != "update" for name in task.after}
+        awaited |= {name for step in self.plan.steps for task in step for name in task.after_previous}
         return [
             task
             for task in self.step

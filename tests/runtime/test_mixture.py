@@ -297,6 +297,7 @@ REPLICATED = [
     Case(stack=("fsmoe",), knobs={"fsmoe": {"smallest": "16B"}}),
     Case(stack=("fsmoe", "wfbp"), tokens=20, knobs={"fsmoe": {"smallest": "4B", "degree": 3, "degree_backward": 2}}),
     Case(stack=("fsmoe", "dear"), spread=2),
+    Case(stack=("fsmoe", "bytescheduler"), spread=2, knobs={"bytescheduler": {"partition": "64B"}}),
     Case(stack=("lina", "wfbp"), tokens=20, knobs={"lina": {"slice": "100B", "degree": 3, "degree_backward": 2}}),
     Case(stack=("sm-moe", "wfbp"), spread=2, knobs={"sm-moe": {"degree": 2, "degree_backward": 3, "pieces": 2}}),
     Case(
