@@ -63,7 +63,10 @@ class Slot(Enum):
 class Knobs(BaseModel):
     """Base of a technique's Config: frozen, no unknown keys, every field made by one of the helpers below."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False, strict=False)
+    # Built when first used: who borrows a function of another technique's module needs no validator of its knobs.
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False, strict=False, defer_build=True
+    )
 
 
 def choice(default: str, doc: str) -> Any:
@@ -125,14 +128,14 @@ class Context:
 
     def gradient_bytes(self, send: Task) -> int:
         """Return the bytes of the dense gradients that a send serves, however small its payload is."""
-        from orch.plan.buffers import ITEM_SIZE
-
         op: Collective = send.op  # type: ignore[assignment]
         segments = op.buffer.segments
         if len(segments) == 1 and segments[0].is_gradient:
             return segments[0].nbytes
         if all(segment.is_gradient for segment in segments):
             return op.buffer.nbytes
+        from orch.plan.buffers import ITEM_SIZE
+
         return ITEM_SIZE[self.gradient_dtype] * sum(self.numel(tensor) for tensor in op.tensors)
 
     def span(self, plan: Plan, task: Task) -> Span:

@@ -228,3 +228,12 @@ def test_help_is_quick_and_light() -> None:
         assert done.stderr == "[]\n"
     # Processor time, since others may keep the machine busy; alone, 0.1 s of it are 0.1 s on the clock.
     assert min(seconds) < 0.3
+
+
+def test_a_recipe_is_checked_without_what_it_costs() -> None:
+    unused = ("numpy", "orch.cluster.cluster", "orch.models.profile", "orch.simulate", "orch.track")
+    code = (
+        "import sys; from orch import cli; cli.main(['check', 'quickstart']);"
+        f"print([m for m in {unused} if m in sys.modules], file=sys.stderr)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr == "[]\n"

@@ -34,6 +34,9 @@ class Device:
         maximum would call element-wise layers free). Raises OrchError where the cluster file
         has no rate of `dtype` or no memory bandwidth and one is needed.
         """
+        rate, bandwidth = self.rate_flops.get(dtype), self.memory_bytes_per_s
+        if rate is not None and bandwidth is not None:
+            return flops / rate + moved_bytes / bandwidth
         # Zero work needs no rate: an operation that only moves bytes can be costed on a device without one.
         computing = 0.0 if isinstance(flops, (int, float)) and flops == 0 else flops / self._rate(dtype)
         moving = 0.0 if isinstance(moved_bytes, (int, float)) and moved_bytes == 0 else moved_bytes / self._bandwidth()

@@ -1,28 +1,14 @@
-"""The schema of a cluster file: WHAT a cluster is, every number with its unit and its source. `load` makes the value of
-it.
+"""The schema of a cluster file: WHAT a cluster is, every number with its unit and its source. `build` makes a value of it.
 
 How to reach the workers is never said here (that is `--on`). Whatever a file leaves out is not guessed: a cost that
 needs it says what is missing.
 """
 
-from __future__ import annotations
+from typing import Annotated, Literal, Self
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-
-from orch.cluster.basis import Basis
-from orch.cluster.cluster import Cluster
-from orch.cluster.collectives import Level
-from orch.cluster.curves import Curve
-from orch.cluster.device import Device
-from orch.cluster.link import Link, Links, Measured
-from orch.cluster.node import Node
-from orch.cluster.sharing import BESIDE, BESIDE_SINGLE, SINGLE, STOLEN, Overhead, Sharing
-from orch.cluster.span import Span
 from orch.cluster.spec_nodes import Delay, Labels, Loss, UnequalSpec
-from orch.errors import OrchError
 from orch.units import Bytes, BytesPerSecond, FlopsPerSecond, Fraction, Seconds, SecondsPerByte
 
 Count = Annotated[int, Field(strict=True, ge=1)]
@@ -85,20 +71,6 @@ class DeviceSpec(_Spec):
             raise ValueError("has numbers without a source; add source: where they come from")
         return self
 
-    def build(self, owner: str) -> Device:
-        """Return the device as a value; `owner` is the cluster's name, for messages."""
-        return Device(
-            self.kind,
-            self.name,
-            dict[str, Any](**self.rate),
-            self.memory_bandwidth,
-            self.memory,
-            Basis(self.basis, 1.0, self.source or ""),
-            self.band,
-            owner,
-            self.launch or 0.0,
-        )
-
 
 class MeasuredSpec(_Spec):
     """A whole collective as measured on one group: a line (alpha + beta n) or a table (size: seconds)."""
@@ -133,24 +105,6 @@ class MeasuredSpec(_Spec):
         if self.sizes is not None and self.sizes[0] >= self.sizes[1]:
             raise ValueError("has sizes that do not rise; write [smallest, largest]")
         return self
-
-    def build(self, link: LinkSpec, between_nodes: bool, devices_per_node: int) -> Measured:
-        """Return the measurement as a value; ranks fill node after node where the link joins nodes."""
-        ways = {SINGLE: self.single, BESIDE: self.beside, BESIDE_SINGLE: self.beside_single, STOLEN: self.stolen}
-        others = tuple((way, Curve.through(table)) for way, table in ways.items() if table is not None)
-        inner = min(devices_per_node, self.ranks) if between_nodes else self.ranks
-        span = Span(self.ranks, -(-self.ranks // inner), inner)
-        algorithm = self.algorithm or link.algorithm
-        source = self.source or link.source or ""
-        bounds = self.sizes
-        curve, basis = Curve(self.alpha, self.beta), self.basis or "fitted"
-        if self.table is not None:
-            bounds = (min(self.table), max(self.table))
-            curve, basis = Curve.through(self.table), self.basis or "measured"
-        found = Measured(
-            self.collective, span, curve, algorithm, basis, source, bounds, self.evidence, others, self.shaped
-        )
-        return found if link.shaped is None else found.at_rate(link.shaped)
 
 
 class LinkSpec(_Spec):
@@ -203,34 +157,6 @@ class LinkSpec(_Spec):
                 )
         return self
 
-    def build(self, between_nodes: bool, devices_per_node: int) -> Link:
-        """Return the link as a value."""
-        level = None
-        if self.alpha is not None:
-            beta = self.beta if self.beta is not None else 1.0 / self.bandwidth if self.bandwidth else 0.0
-            level = Level(self.alpha + (self.delay or 0.0), beta / (1.0 - (self.loss or 0.0)), self.gamma or 0.0)
-        measured = tuple(entry.build(self, between_nodes, devices_per_node) for entry in self.measured or ())
-        per_node = self.per == "node" if self.per is not None else between_nodes
-        return Link(
-            level,
-            per_node,
-            self.algorithm,
-            measured,
-            self.basis,
-            self.source or "",
-            (self.alpha_band, self.beta_band),
-            self.evidence,
-            self._usual(per_node, devices_per_node) if between_nodes else None,
-        )
-
-    def _usual(self, per_node: bool, devices_per_node: int) -> Node | None:
-        """Return what an emulated node gets; None where only measurements can tell."""
-        rate = self.shaped or self.bandwidth or (1.0 / self.beta if self.beta else None)
-        if rate is None and not self.delay and not self.loss:
-            return None
-        rate = rate and rate * (1 if per_node else devices_per_node)
-        return Node(rate, rate, delay_s=self.delay or 0.0, loss=self.loss or 0.0)
-
 
 class LinksSpec(_Spec):
     """Links inside a node and between nodes; leave out what nobody measured or looked up."""
@@ -262,13 +188,6 @@ class SharingSpec(_Spec):
             raise ValueError(f"held {self.held} leaves nothing of units {self.units}")
         return self
 
-    def build(self) -> Sharing:
-        """Return the slowdowns as a value."""
-        return Sharing(
-            self.compute_slowdown, self.communication_slowdown, self.source, self.lanes, self.wait,
-            self.units or 0, self.held or 0,
-        )  # fmt: skip
-
 
 class OverheadSpec(_Spec):
     """Measured seconds of compute that the runtime itself takes."""
@@ -276,10 +195,6 @@ class OverheadSpec(_Spec):
     step: StartUp = Field(0.0, description="in each step")
     collective: StartUp = Field(0.0, description="for each collective that is launched")
     source: Source = Field(description="where the numbers come from")
-
-    def build(self) -> Overhead:
-        """Return the overhead as a value."""
-        return Overhead(self.step, self.collective, self.source)
 
 
 class OperationSpec(_Spec):
@@ -320,12 +235,16 @@ class ClusterSpec(_Spec):
         default_factory=dict, description="what techniques' own operations take: `acp-sgd encode`"
     )
 
+    @property
+    def world_size(self) -> int:
+        """Number of ranks: one a device."""
+        return self.nodes * self.devices_per_node
+
     @model_validator(mode="after")
     def _ranks_exist(self) -> Self:
-        world = self.nodes * self.devices_per_node
-        wrong = next((rank for rank in self.speed if not 0 <= rank < world), None)
+        wrong = next((rank for rank in self.speed if not 0 <= rank < self.world_size), None)
         if wrong is not None:
-            raise ValueError(f"names rank {wrong} in speed, but has ranks 0 to {world - 1}")
+            raise ValueError(f"names rank {wrong} in speed, but has ranks 0 to {self.world_size - 1}")
         return self
 
     @model_validator(mode="after")
@@ -342,48 +261,3 @@ class ClusterSpec(_Spec):
     def _own_speed(self, number: int) -> int | None:
         first = number * self.devices_per_node
         return next((rank for rank in range(first, first + self.devices_per_node) if rank in self.speed), None)
-
-    def build(self, name: str) -> Cluster:
-        """Return the cluster as a value."""
-        intra = self.links.intra.build(False, self.devices_per_node) if self.links.intra else None
-        inter = self.links.inter.build(True, self.devices_per_node) if self.links.inter else None
-        speed = dict(self.speed)
-        unequal: dict[int, Node] = {}
-        for number, node in self.unequal.items():
-            first = number * self.devices_per_node
-            ranks = range(first, first + self.devices_per_node)
-            speed |= dict.fromkeys(ranks, node.speed) if node.speed is not None else {}
-            unequal |= {number: node.build(inter.node(self.devices_per_node))} if inter and node.of_the_link else {}
-        own = {number: node.labels for number, node in self.unequal.items() if node.labels}
-        return Cluster(
-            name,
-            self.nodes,
-            self.devices_per_node,
-            self.device.build(name),
-            Links(intra, inter),
-            speed,
-            self.jitter,
-            self.sharing.build() if self.sharing else None,
-            self.overhead.build() if self.overhead else None,
-            {name: Curve(one.least, one.factor) for name, one in self.operations.items()},
-            self.about,
-            unequal,
-            tuple(self.labels | own.get(number, {}) for number in range(self.nodes)) if self.labels or own else (),
-        )
-
-
-def load(mapping: Mapping[str, Any], name: str = "cluster") -> Cluster:
-    """Return the cluster a mapping (a parsed cluster file, overrides already laid on it) describes.
-
-    Raises OrchError E300 with the key of the first fault. Callers that know positions in files validate `ClusterSpec`
-    themselves and call `build`.
-    """
-    try:
-        return ClusterSpec.model_validate(mapping).build(name)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"] if part != "[key]")
-        text = first["msg"].removeprefix("Value error, ")
-        where = f"cluster {name}: {key} " if key else f"cluster {name} "
-        text = text[:1].lower() + text[1:]
-        raise OrchError(f"{where}{text}", code="E300") from None

@@ -1,13 +1,9 @@
 """The part of a cluster file that says in what single nodes differ from the others."""
 
-from __future__ import annotations
-
-from dataclasses import replace
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from orch.cluster.node import Node
 from orch.units import BytesPerSecond, Fraction, Seconds
 
 Bandwidth = Annotated[BytesPerSecond, Field(gt=0)]
@@ -48,13 +44,3 @@ class UnequalSpec(BaseModel):
     def of_the_link(self) -> bool:
         """Whether it says anything of the network."""
         return any(value is not None for value in (self.bandwidth, self.egress, self.ingress, self.delay, self.loss))
-
-    def build(self, usual: Node) -> Node:
-        """Return the node that differs so from the usual one."""
-        given = {
-            "egress_bytes_per_s": self.egress if self.bandwidth is None else self.bandwidth,
-            "ingress_bytes_per_s": self.ingress if self.bandwidth is None else self.bandwidth,
-            "delay_s": self.delay,
-            "loss": self.loss,
-        }
-        return replace(usual, **{name: value for name, value in given.items() if value is not None})

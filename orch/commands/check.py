@@ -46,7 +46,7 @@ def _summary(recipe: Recipe) -> dict[str, object]:
     return {
         "recipe": recipe.name,
         "file": str(recipe.path),
-        "workers": recipe.cluster.world_size,
+        "workers": recipe.described.world_size,
         "baseline": recipe.baseline.name,
         "stacks": {
             name: {"techniques": list(stack.techniques), "lossless": stack.lossless}
@@ -63,7 +63,7 @@ def _described(recipe: Recipe) -> str:
         [name, " + ".join(stack.techniques), "exact" if stack.lossless else "lossy", _remark(recipe, name)]
         for name, stack in recipe.stacks.items()
     ]
-    head = f"{recipe.path}: right; {recipe.name}, {format_count(recipe.cluster.world_size, 'worker')}, "
+    head = f"{recipe.path}: right; {recipe.name}, {format_count(recipe.described.world_size, 'worker')}, "
     head += format_count(len(rows), "stack")
     return f"{head}\n\n{table(['stack', 'techniques', 'exact', ''], rows)}"
 

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from orch.errors import OrchError, Position, did_you_mean
 from orch.models.kinds import Interface, refuse_mismatch
 from orch.models.model import Model, ModelKnobs, validated
-from orch.models.profile import Mixture, Profile
-from orch.models.stage import Stage
-from orch.models.tables import load
 
 if TYPE_CHECKING:
     from torch import nn
 
     from orch.models.datasets import ChosenData
+    from orch.models.profile import Mixture, Profile
+    from orch.models.stage import Stage
 
 # Names by the module that describes them: a command names one model and imports one module. A test holds the two equal.
 FAMILIES = {
@@ -266,8 +265,12 @@ def choose(
 def read_profile(path: Path, where: Position | None = None) -> Profile:
     """Return the profile in a JSON file, or in a folder with the two tables. Raises OrchError (E411)."""
     if path.is_dir():
+        from orch.models.tables import load
+
         return load(path)
     import json
+
+    from orch.models.profile import Profile
 
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

@@ -15,10 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orch.errors import OrchError, Position, did_you_mean
 from orch.models.kinds import Interface
-from orch.models.profile import Profile
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from orch.models.profile import Profile
 
 
 K = TypeVar("K", bound="ModelKnobs")

@@ -1,16 +1,20 @@
 """Small models of our own, for real runs on a few CPU cores: each is an extreme of what techniques care about.
 
-`resnet-digits` is the ordinary one; `mlp` has few large tensors, `tiny-tensors` many small ones.
+`resnet-digits` is the ordinary one; `mlp` has few large tensors, `tiny-tensors` many small ones. Profiles are drawn when
+one is asked for: a recipe is checked without.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from orch.models.draft import Draft
 from orch.models.kinds import Classes, Flat, Image, Interface
 from orch.models.model import Model, ModelKnobs, Size, count, sizes
-from orch.models.profile import Profile
+
+if TYPE_CHECKING:
+    from orch.models.draft import Draft
+    from orch.models.profile import Profile
 
 SOURCE = "ours; counted from the layers; equal to a trace of the model that runs (a test holds it)"
 
@@ -56,6 +60,8 @@ def blocks(knobs: ResNetDigitsKnobs) -> list[tuple[int, int, int]]:
 @lru_cache(maxsize=32)
 def resnet_digits_profile(knobs: ResNetDigitsKnobs) -> Profile:
     """Return the profile of the small residual net."""
+    from orch.models.draft import Draft
+
     draft, side = Draft(), knobs.image_size
     _layer(draft, "stem", "norm", side, knobs.channels, knobs.width, 3)
     channels = knobs.width
@@ -78,6 +84,8 @@ def _layer(draft: Draft, name: str, norm: str, side: int, inputs: int, outputs: 
 @lru_cache(maxsize=32)
 def mlp_profile(knobs: MlpKnobs) -> Profile:
     """Return the profile of the perceptron."""
+    from orch.models.draft import Draft
+
     draft, inputs = Draft(), knobs.inputs
     for number, width in enumerate(knobs.widths):
         draft.linear(f"hidden.{number}", 1, inputs, width)
@@ -89,6 +97,8 @@ def mlp_profile(knobs: MlpKnobs) -> Profile:
 @lru_cache(maxsize=32)
 def tiny_tensors_profile(knobs: TinyTensorsKnobs) -> Profile:
     """Return the profile of the deep, narrow net."""
+    from orch.models.draft import Draft
+
     draft, inputs = Draft(), knobs.inputs
     for number in range(knobs.layers - 1):
         draft.linear(f"hidden.{number}", 1, inputs, knobs.width, bias=False)

@@ -1,7 +1,8 @@
 """Operations: what a task does. Each says two things, and nothing else does: what it costs and how it runs.
 
 The simulator calls `cost_s(cluster, span)`, the runtime calls `run(executor)`. An operation is plain frozen data; the
-module that defines it imports neither torch nor numpy (kernels are imported inside `run`).
+module that defines it imports neither torch nor numpy (kernels are imported inside `run`). A class that adds no field
+to its base needs no decorator of its own: it inherits all of a dataclass, and an empty `__slots__` keeps it so.
 """
 
 from __future__ import annotations
@@ -122,10 +123,10 @@ class Compute(Operation):
         """Nothing: the model's own forward and backward do it, and the runtime's hooks stamp it."""
 
 
-@dataclass(frozen=True, slots=True)
 class Forward(Compute):
     """Forward of one module that owns parameters, with what follows it up to the next such module."""
 
+    __slots__ = ()
     kind: ClassVar[str] = "forward"
 
 
@@ -235,7 +236,7 @@ class Collective(Operation):
     def fuse(self, others: tuple[Self, ...], name: str) -> Self:
         """Return one collective over the segments of `self` and `others`, in order."""
         segments = tuple(segment for op in (self, *others) for segment in op.buffer.segments)
-        return replace(self, buffer=replace(self.buffer, name=name, segments=segments))
+        return replace(self, buffer=Buffer(name, segments, self.buffer.pad_to))
 
     def seconds_for(self, nbytes: float, cluster: Cluster, span: Span) -> float:
         """Return the seconds of this kind of collective over `nbytes` of payload; broadcasts over arrays."""
@@ -245,10 +246,10 @@ class Collective(Operation):
         return self.seconds_for(self.nbytes, cluster, span)
 
 
-@dataclass(frozen=True, slots=True)
 class AllReduce(Collective):
     """Mean over the group, left on every rank."""
 
+    __slots__ = ()
     kind: ClassVar[str] = "all_reduce"
 
     def seconds_for(self, nbytes: float, cluster: Cluster, span: Span) -> float:
@@ -259,10 +260,10 @@ class AllReduce(Collective):
         return 2.0 * (span.size - 1) / span.size * self.nbytes
 
 
-@dataclass(frozen=True, slots=True)
 class ReduceScatter(Collective):
     """Mean over the group; each rank keeps its own 1/p of the buffer."""
 
+    __slots__ = ()
     kind: ClassVar[str] = "reduce_scatter"
 
     def seconds_for(self, nbytes: float, cluster: Cluster, span: Span) -> float:
@@ -273,13 +274,13 @@ class ReduceScatter(Collective):
         return (span.size - 1) / span.size * self.nbytes
 
 
-@dataclass(frozen=True, slots=True)
 class AllGatherShards(Collective):
     """The inverse of a reduce-scatter: each rank hands over its 1/p, and every rank ends with the whole buffer.
 
     The buffer is padded to a multiple of the group (`pad_to`), so that all shards are equal.
     """
 
+    __slots__ = ()
     kind: ClassVar[str] = "all_gather"
 
     @property
@@ -294,10 +295,10 @@ class AllGatherShards(Collective):
         return float((span.size - 1) * self.nbytes)
 
 
-@dataclass(frozen=True, slots=True)
 class AllGather(Collective):
     """Each rank hands over a whole buffer, and every rank ends with all of them."""
 
+    __slots__ = ()
     kind: ClassVar[str] = "all_gather"
 
     def seconds_for(self, nbytes: float, cluster: Cluster, span: Span) -> float:

@@ -144,7 +144,7 @@ class Step:
             before = self.tasks[place[pred]]
             last[before.stream, before.role] = pred
         previous = tuple(dict.fromkeys(pred for task in members for pred in task.after_previous))
-        return replace(first, name=name, op=op, after=tuple(last.values()), after_previous=previous)
+        return Task(name, op, first.stream, tuple(last.values()), previous, first.role, first.group, first.lag)
 
 
 def _renamed(task: Task, names: Mapping[str, str], keep: str = "") -> Task:
@@ -156,7 +156,7 @@ def _renamed(task: Task, names: Mapping[str, str], keep: str = "") -> Task:
         tuple(dict.fromkeys(name if name == keep else names.get(name, name) for name in names_of))
         for names_of in (task.after, task.after_previous)
     )
-    return replace(task, after=after, after_previous=previous)
+    return Task(task.name, task.op, task.stream, after, previous, task.role, task.group, task.lag)
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from orch.cluster import Cluster
 from orch.cluster.spec import ClusterSpec
 from orch.errors import OrchError, Position, did_you_mean, quoted
 from orch.models.catalogue import ChosenModel
@@ -28,13 +28,18 @@ from orch.recipe.sweep import LEARNED, Sweep, unreadable
 from orch.recipe.tree import Node, dotted, mapping
 from orch.workload.layout import Layout
 
+if TYPE_CHECKING:
+    from orch.cluster import Cluster
+
 
 @dataclass(frozen=True)
 class Recipe:
-    """A checked recipe. `files` are the YAML files it was made from, itself first; `space` is what its sweep varies."""
+    """A checked recipe. `files` are the YAML files it was made from, itself first; `space` is what its sweep varies;
+    `described` is its cluster as the file says it.
+    """
 
     spec: RecipeFile
-    cluster: Cluster
+    described: ClusterSpec
     model: ChosenModel
     data: ChosenData | None
     stacks: Mapping[str, Stack]
@@ -48,6 +53,14 @@ class Recipe:
     def name(self) -> str:
         """Name of the experiment."""
         return self.spec.name
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The cluster, with what it costs: made when a plan or a run asks, for a recipe is checked without."""
+        from orch.cluster.build import build
+
+        name = self.tree.find(("cluster", "name"))
+        return build(self.described, name.value if name is not None and isinstance(name.value, str) else "cluster")
 
     @property
     def train(self) -> Train:
@@ -92,7 +105,7 @@ class Recipe:
     def batch_per_worker(self, stack: str | None = None) -> int:
         """Return the samples each worker takes in a step [samples]."""
         train = self.stacks[stack].train if stack is not None else self.train
-        return train.batch_per_worker or (train.global_batch or 0) // self.cluster.world_size
+        return train.batch_per_worker or (train.global_batch or 0) // self.described.world_size
 
     def training_steps(self, stack: str) -> int:
         """Return the updates of a whole training of one stack."""
@@ -100,9 +113,9 @@ class Recipe:
 
     def on_nodes(self, nodes: int) -> Recipe:
         """Return this recipe on a cluster of fewer nodes, all alike. OrchError: the global batch cannot be shared so."""
-        smaller = replace(self.cluster, nodes=nodes)
+        smaller = self.described.model_copy(update={"nodes": nodes})
         _check_batches(self.tree, self.stacks, smaller)
-        return replace(self, cluster=smaller, layout=Layout.of(smaller.world_size, ()))
+        return replace(self, described=smaller, layout=Layout.of(smaller.world_size, ()))
 
     def resolved(self) -> dict[str, Any]:
         """Return the recipe as plain data, names, references and defaults written out; loading it gives it again."""
@@ -134,9 +147,7 @@ def check(composed: Composed) -> Recipe:
     if early := first([*_reserved(tree), *_nothing(tree)]):
         raise early
     spec: RecipeFile = checked(RecipeFile.model_validate, tree, (), RecipeFile)
-    described = _cluster(tree.get("cluster") or tree)
-    name = tree.find(("cluster", "name"))
-    cluster = described.build(name.value if name is not None and isinstance(name.value, str) else "cluster")
+    cluster = _cluster(tree.get("cluster") or tree)
     stacks = _stacks(tree, spec)
     _check_techniques(tree, stacks)
     _check_baseline(tree, spec, stacks)
@@ -152,7 +163,7 @@ def check(composed: Composed) -> Recipe:
     _check_fewer(tree, spec, stacks, cluster, model)
     space = () if spec.sweep is None else space_of(tree, spec.sweep, stacks, spec.baseline)
     _check_sought(tree, spec)
-    full = complete(tree, spec, described, stacks, subject_knobs(model, data))
+    full = complete(tree, spec, cluster, stacks, subject_knobs(model, data))
     _check_uncertain(tree, full)
     return Recipe(spec, cluster, model, data, stacks, layout, composed.path, composed.files, full, space)
 
@@ -221,7 +232,7 @@ def _trains(tree: Node, spec: RecipeFile) -> dict[str, Train]:
     return trains
 
 
-def _layout(tree: Node, spec: RecipeFile, cluster: Cluster, model: ChosenModel) -> Layout:
+def _layout(tree: Node, spec: RecipeFile, cluster: ClusterSpec, model: ChosenModel) -> Layout:
     """Return where experts live. Raises OrchError at `parallel` where they cannot live there, or there are none."""
     node = tree.get("parallel")
     mixtures = model.mixtures
@@ -278,7 +289,7 @@ def _check_baseline(tree: Node, spec: RecipeFile, stacks: Mapping[str, Stack]) -
         )
 
 
-def _check_batches(tree: Node, stacks: Mapping[str, Stack], cluster: Cluster) -> None:
+def _check_batches(tree: Node, stacks: Mapping[str, Stack], cluster: ClusterSpec) -> None:
     for stack in stacks.values():
         batch, workers = stack.train.global_batch, cluster.world_size
         if batch is not None and batch % workers:
@@ -328,7 +339,7 @@ def _check_sought(tree: Node, spec: RecipeFile) -> None:
             raise OrchError(f"the bound of {name}: {fault}", code="E243", where=where)
 
 
-def _check_faults(tree: Node, spec: RecipeFile, stacks: Mapping[str, Stack], cluster: Cluster) -> None:
+def _check_faults(tree: Node, spec: RecipeFile, stacks: Mapping[str, Stack], cluster: ClusterSpec) -> None:
     """Refuse a fault that cannot happen: no such rank, node, stack or step."""
     entries = tree.get("faults") or tree
     faults = [entry.fault for entry in spec.faults]
@@ -363,7 +374,7 @@ def _check_faults(tree: Node, spec: RecipeFile, stacks: Mapping[str, Stack], clu
 
 
 def _check_fewer(
-    tree: Node, spec: RecipeFile, stacks: Mapping[str, Stack], cluster: Cluster, model: ChosenModel
+    tree: Node, spec: RecipeFile, stacks: Mapping[str, Stack], cluster: ClusterSpec, model: ChosenModel
 ) -> None:
     """Refuse to go on with fewer nodes where that would train something else."""
     least = spec.recover.min_nodes
@@ -374,7 +385,7 @@ def _check_fewer(
     bare = next((name for name, stack in stacks.items() if stack.train.global_batch is None), None)
     if least > cluster.nodes:
         text, hint = f"is more than the {cluster.nodes} that the cluster has", "as many at most"
-    elif cluster.unequal or cluster.uneven or cluster.labels:
+    elif cluster.unequal or cluster.labels or any(factor != 1.0 for factor in cluster.speed.values()):
         text, hint = "and nodes that differ: nobody knows which would be left", "leave it out"
     elif model.mixtures:
         text, hint = "and experts that live on all nodes: some would be gone", "leave it out"

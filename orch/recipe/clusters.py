@@ -6,6 +6,7 @@ from pathlib import Path
 
 from orch import registry
 from orch.cluster import Cluster
+from orch.cluster.build import build
 from orch.cluster.spec import ClusterSpec
 from orch.recipe.faults import checked
 from orch.recipe.references import resolve
@@ -19,4 +20,4 @@ def load_cluster(cluster: str) -> Cluster:
     else:
         path = registry.find_file("clusters", cluster)
     spec: ClusterSpec = checked(ClusterSpec.model_validate, resolve(read_file(Path(path))), (), ClusterSpec)
-    return spec.build(Path(path).stem)
+    return build(spec, Path(path).stem)

@@ -1,8 +1,6 @@
 """The `faults` of a recipe: failures that a run or a simulation is to go through."""
 
-from __future__ import annotations
-
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -54,7 +52,7 @@ class _Lasting(Section):
     stack: str | None = _STACK
 
     @model_validator(mode="after")
-    def _some_steps(self) -> _Lasting:
+    def _some_steps(self) -> Self:
         if self.until is not None and self.until <= self.step:
             raise ValueError(f"is over before it begins: until {self.until} is not above step {self.step}")
         return self
@@ -80,7 +78,7 @@ class LinkRate(_Lasting):
     ingress: Rate | None = Field(default=None, description="rate at which it receives")
 
     @model_validator(mode="after")
-    def _one_rate(self) -> LinkRate:
+    def _one_rate(self) -> Self:
         if (self.bandwidth is None) == (self.egress is None and self.ingress is None):
             raise ValueError("must hold bandwidth, or egress, ingress or both")
         return self
@@ -103,7 +101,7 @@ class FaultEntry(Section):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> FaultEntry:
+    def _one(self) -> Self:
         if len(self.model_fields_set) != 1:
             raise ValueError(f"must hold exactly one of {', '.join(type(self).model_fields)}")
         return self

@@ -4,10 +4,8 @@ Short forms (a bare name, a list of techniques) are written out before this sche
 every fault has one place.
 """
 
-from __future__ import annotations
-
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
@@ -81,7 +79,7 @@ class Model(Section):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> Model:
+    def _one(self) -> Self:
         if sum(choice is not None for choice in (self.use, self.python, self.profile)) != 1:
             raise ValueError("must hold exactly one of use, python, profile")
         return self
@@ -115,7 +113,7 @@ class Sgd(Section):
     nesterov: bool = Field(default=False, description="look ahead along the momentum")
 
     @model_validator(mode="after")
-    def _nesterov(self) -> Sgd:
+    def _nesterov(self) -> Self:
         if self.nesterov and (self.momentum == 0 or self.dampening != 0):
             raise ValueError("nesterov needs a momentum above 0 and no dampening")
         return self
@@ -146,7 +144,7 @@ class Optimizer(Section):
     adamw: AdamW | None = Field(default=None, description="Adam with decoupled weight decay")
 
     @model_validator(mode="after")
-    def _one(self) -> Optimizer:
+    def _one(self) -> Self:
         if len(self.model_fields_set) != 1:
             raise ValueError("must hold exactly one of sgd, adam, adamw")
         return self
@@ -220,7 +218,7 @@ class Train(Section):
     checkpoint: Checkpoint | None = Field(default=None, description="states to go on from, and to keep")
 
     @model_validator(mode="after")
-    def _one_batch(self) -> Train:
+    def _one_batch(self) -> Self:
         if (self.batch_per_worker is None) == (self.global_batch is None):
             raise ValueError("must hold exactly one of batch_per_worker, global_batch")
         return self
@@ -258,7 +256,7 @@ class Target(Section):
     reach: float = Field(description="the value to reach; an accuracy lies between 0 and 1")
 
     @model_validator(mode="after")
-    def _possible(self) -> Target:
+    def _possible(self) -> Self:
         if "accuracy" in self.metric and not 0 <= self.reach <= 1:
             raise ValueError("reach must lie between 0 and 1: an accuracy is a share")
         return self
@@ -284,7 +282,7 @@ class Compute(Section):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> Compute:
+    def _one(self) -> Self:
         if (self.step is None) == (self.throughput is None):
             raise ValueError("must hold exactly one of step, throughput")
         return self
@@ -308,7 +306,7 @@ class Unknown(Section):
     evidence: list[str] = Field(default=[], description="ids of published rows it was derived from")
 
     @model_validator(mode="after")
-    def _one(self) -> Unknown:
+    def _one(self) -> Self:
         if (self.range is None) == (self.choices is None):
             raise ValueError("must hold exactly one of range, choices")
         return self

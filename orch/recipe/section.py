@@ -1,6 +1,7 @@
-"""The base of every part of a recipe, and the small types that its parts share."""
+"""The base of every part of a recipe, and the small types that its parts share.
 
-from __future__ import annotations
+Modules of pydantic models do without `from __future__ import annotations`: pydantic would compile each annotation's text.
+"""
 
 from typing import Annotated
 

@@ -3,11 +3,9 @@
 Short forms are written out before this schema sees them: a list of choices, one objective, a sampler's bare name.
 """
 
-from __future__ import annotations
-
 import math
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -115,7 +113,7 @@ class Over(Section):
     )
 
     @model_validator(mode="after")
-    def _one_form(self) -> Over:
+    def _one_form(self) -> Self:
         ranged = any(value is not None for value in (self.low, self.high, self.step)) or self.log
         if self.choices is not None and ranged:
             raise ValueError("must hold either choices or a range, not both")
@@ -131,7 +129,7 @@ class Bound(Section):
     at_least: Any = Field(default=None, description="the least allowed value, with its unit if it has one")
 
     @model_validator(mode="after")
-    def _one(self) -> Bound:
+    def _one(self) -> Self:
         if (self.at_most is None) == (self.at_least is None):
             raise ValueError("must hold exactly one of at_most, at_least")
         return self
@@ -189,7 +187,7 @@ class Sweep(Section):
     retries: int = Field(default=2, ge=0, description="how often a trial whose worker was lost is run again")
 
     @model_validator(mode="after")
-    def _sought(self) -> Sweep:
+    def _sought(self) -> Self:
         sought = [*self.minimize, *self.maximize]
         if not sought:
             raise ValueError("must say what is sought: minimize or maximize, such as minimize: step_time")

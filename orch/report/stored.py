@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from orch.cluster import Cluster
+from orch.cluster.build import build
 from orch.cluster.spec import ClusterSpec
 from orch.errors import OrchError, did_you_mean, quoted
 from orch.experiment.quality import block_time_s
@@ -93,7 +94,7 @@ class StoredRun:
         described = dict(self.recipe.get("cluster") or {})
         name = str(described.pop("name", "cluster"))
         try:
-            return ClusterSpec.model_validate(described).build(name)
+            return build(ClusterSpec.model_validate(described), name)
         except ValueError:
             raise OrchError(f"run {self.id} does not say what cluster it was for", code="E642") from None
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from orch.models.profile import Module, Profile, Tensor
 from orch.plan import (
     COMPUTE,
     NET,
@@ -27,6 +26,9 @@ from orch.plan import (
     Task,
     Update,
 )
+
+if TYPE_CHECKING:
+    from orch.models.profile import Module, Profile, Tensor
 
 # Activations are written once by forward; backward reads them and writes as much again (baselines-dp brief, section 5:
 # 12 bytes an output element over both, one third of it in forward).

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import gcd
+from typing import TYPE_CHECKING
 
 from orch.errors import OrchError
-from orch.models.profile import Mixture
 from orch.plan.buffers import Group
+
+if TYPE_CHECKING:
+    from orch.models.profile import Mixture
 
 EXPERTS, SLICES, REPLICAS = "experts", "slices", "replicas"
 # The ranks that hold each expert once: where experts are cut into slices, rows can go to all slices at once.

@@ -96,21 +96,19 @@ def _layers(step: Step, context: Context, bucket: float) -> dict[str, int]:
     """
     size: dict[str, float] = {}
     for task in step:
-        if isinstance(task.op, Collective) and task.op.tensors:
-            tensors = task.op.tensors
+        if isinstance(task.op, Collective) and (tensors := task.op.tensors):
             share = context.gradient_bytes(task) / len(tensors)
-            for tensor in tensors:
-                size[tensor] = share
+            size.update(dict.fromkeys(tensors, share))
     owner: dict[str, int] = {}
     group, held = 0, 0.0
     read = {tensor for _, tensors in context.forward_reads for tensor in tensors}
     unread = tuple(tensor for tensor in size if tensor not in read)
     for tensors in (unread, *(tensors for _, tensors in context.forward_reads)):
         mine = [tensor for tensor in tensors if tensor in size and tensor not in owner]
-        total = sum(size[tensor] for tensor in mine)
+        total = sum([size[tensor] for tensor in mine])
         if held and held + total >= bucket:
             group, held = group + 1, 0.0
-        owner.update((tensor, group) for tensor in mine)
+        owner.update(dict.fromkeys(mine, group))
         held += total
     return owner
 
@@ -146,7 +144,7 @@ def _behind(step: Step, names: set[str]) -> set[str]:
     """Return the tasks that wait, directly or not, for one of `names`."""
     reached = set(names)
     for task in step:
-        if any(name in reached for name in task.after):
+        if task.after and not reached.isdisjoint(task.after):
             reached.add(task.name)
     return reached - names
 

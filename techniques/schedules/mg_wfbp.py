@@ -40,6 +40,8 @@ Cost = Callable[[Any], Any]
 
 # Rows of the cost matrix made at once: many enough to vectorise, few enough to skip what a later row cannot need.
 _ROWS = 64
+# So many possible cuts are compared sooner one by one than by NumPy.
+_FEW = 32
 
 
 def exact(ready_s: Sequence[float], nbytes: Sequence[float], cost_s: Cost) -> list[int]:
@@ -68,14 +70,20 @@ def exact(ready_s: Sequence[float], nbytes: Sequence[float], cost_s: Cost) -> li
             costs = cost_s(sizes[i : i + _ROWS, None] - sizes[None, first : i + _ROWS])
         row = costs[i - begin, least - first : i - first]
         # What ended by `ready` leaves the network free then; all later ends lie beyond it.
-        best, finish[i] = least, ready + row[0]
-        if len(row) > 1:
+        if len(row) <= _FEW:
+            costs_s = row.tolist()
+            cut[i], end = least, ready + costs_s[0]
+            for j in range(least + 1, i):
+                ended = known[j] + costs_s[j - least]
+                if ended <= end:
+                    cut[i], end = j, ended
+        else:
             ends = finish[least:i] + row
-            ends[0] = finish[i]
-            best = i - 1 - int(ends[::-1].argmin())
-            finish[i] = ends[best - least]
-        cut[i] = best
-        known.append(float(finish[i]))
+            ends[0] = ready + row[0]
+            cut[i] = i - 1 - int(ends[::-1].argmin())
+            end = float(ends[cut[i] - least])
+        finish[i] = end
+        known.append(end)
     bounds = []
     i = count
     while i > 0:

@@ -232,15 +232,3 @@ def test_every_field_is_described():
     for schema in models(ClusterSpec.model_json_schema()):
         for name, field in schema.get("properties", {}).items():
             assert field.get("description"), name
-
-
-def test_labels_of_unequal_nodes_stand_over_those_of_the_cluster() -> None:
-    given = {"nodes": 3, "devices_per_node": 1, "device": {"kind": "cpu", "name": "x"}}
-    assert load(given).labels == ()
-    labelled = load(given | {"labels": {"kind": "new"}, "unequal": {1: {"labels": {"kind": "old", "rack": "b"}}}})
-    assert labelled.labels == ({"kind": "new"}, {"kind": "old", "rack": "b"}, {"kind": "new"})
-    only = load(given | {"unequal": {2: {"labels": {"rack": "b"}}}})
-    assert only.labels == ({}, {}, {"rack": "b"})
-    assert only.unequal == {}  # a label is no link
-    with pytest.raises(OrchError, match=r"labels\.kind"):
-        load(given | {"labels": {"kind": "a b"}})
