@@ -97,7 +97,7 @@ def _with_defaults(node: Node, model: type[BaseModel], path: Path) -> Node:
 def default_node(value: Any, where: Position = _DEFAULT) -> Node:
     """Return a default as a node, placed at `default`."""
     if isinstance(value, BaseModel):
-        value = value.model_dump(exclude_none=True)
+        value = {name: item for name, item in value if item is not None}
     if isinstance(value, Mapping):
         return mapping({key: default_node(item, where) for key, item in value.items()}, where)
     if isinstance(value, (list, tuple)):

@@ -206,7 +206,7 @@ class Train(Section):
     )
     optimizer: Optimizer = Field(description="one optimizer with its settings: sgd, adam or adamw")
     learning_rate: LearningRate = Field(
-        default=LearningRate(), description="how the optimizer's learning rate changes over a training"
+        default=LearningRate.model_construct(), description="how the optimizer's learning rate changes over a training"
     )
     steps: Count | None = Field(
         default=None,
@@ -343,13 +343,15 @@ class RecipeFile(Section):
     parallel: Parallel | None = Field(
         default=None, description="where the experts of a model with mixtures live; default: over all workers"
     )
-    measure: Measure = Field(default=Measure(), description="how step times are measured")
+    measure: Measure = Field(default=Measure.model_construct(), description="how step times are measured")
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(min_length=1)] = Field(
         default=[0], description="seeds of the trainings whose quality is compared"
     )
     target: Target | None = Field(default=None, description="the quality at which a training counts as done")
     faults: list[FaultEntry] = Field(default=[], description="what is to go wrong: [{kill_rank: {rank: 2, step: 31}}]")
-    recover: Recover = Field(default=Recover(), description="what happens when a worker or its node is lost")
+    recover: Recover = Field(
+        default=Recover.model_construct(), description="what happens when a worker or its node is lost"
+    )
     on: Reach | None = Field(
         default=None, description="how workers are reached: local, processes, inline, torchrun, HOST:PORT or ray://HOST"
     )

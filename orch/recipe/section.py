@@ -1,6 +1,7 @@
 """The base of every part of a recipe, and the small types that its parts share.
 
 Modules of pydantic models do without `from __future__ import annotations`: pydantic would compile each annotation's text.
+A section that is a default is made by `model_construct`, which takes defaults as they are and builds no validator.
 """
 
 from typing import Annotated
