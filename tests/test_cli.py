@@ -230,6 +230,18 @@ def test_help_is_quick_and_light() -> None:
     assert min(seconds) < 0.3
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"), [(["--version"], ["at the end"]), (["--debug", "--version"], ["returned", "at the end"])]
+)
+def test_a_process_leaves_at_once_when_what_was_registered_is_done(arguments: list[str], expected: list[str]) -> None:
+    code = (
+        "import atexit, sys; from orch.cli import program; atexit.register(print, 'at the end');"
+        f"sys.argv = ['orch', *{arguments}]; program(); print('returned')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1:] == expected
+
+
 def test_a_recipe_is_checked_without_what_it_costs() -> None:
     unused = ("numpy", "orch.cluster.cluster", "orch.models.profile", "orch.simulate", "orch.track")
     code = (
