@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from orch.plan import SAMPLES, Plan, bounds
+from orch.plan import SAMPLES, Expert, Plan, bounds
 from orch.technique import Context, Knobs, Slot, Technique, choice, count
 from techniques.moe._chain import Key, Planner, Work, divisors
 from techniques.moe._search import default_order, searched
@@ -47,6 +47,8 @@ class Config(Knobs):
 
 def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
     """Walk the layers as chains, in the order found."""
+    if not plan.steps[0].of(Expert):
+        return plan
     planner = Planner.of(plan, plan.steps[0], context, SAMPLES)
     dense, mixed = _chosen(planner, config)
     works = [planner.work(way, dense, mixed) for way in (0, 1)]

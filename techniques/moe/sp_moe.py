@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from math import sqrt
 from typing import Literal
 
-from orch.plan import TOKENS, Plan, bounds, cut_crossings
+from orch.plan import TOKENS, Expert, Plan, bounds, cut_crossings
 from orch.technique import Context, Knobs, Slot, Technique, choice, count, flag
 from techniques.moe._chain import Planner, Work, aligned, by_policy, divisors, layer_by_layer
 from techniques.moe._pipeline import best_degree
@@ -57,6 +57,8 @@ def dense_bounds(units: int, degree: int, quadratic: float, boundary: str) -> tu
 
 def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
     """Walk the layers as chains, cut as costs say; or leave dense work whole, where that is faster."""
+    if not plan.steps[0].of(Expert):
+        return plan
     planner = Planner.of(plan, plan.steps[0], context, TOKENS)
     dense, mixed = _chosen(planner, context, config)
     orders = [_order(planner.work(way, dense, mixed), config) for way in (0, 1)]

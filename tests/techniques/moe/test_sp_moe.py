@@ -68,6 +68,8 @@ def test_the_worked_examples_of_the_brief(layers, serial, pipelined, chained):
 def test_four_chunks_of_unequal_attention():
     four = work(4, [1.25, 1.75, 2.25, 2.75], 2, 1)
     assert sum(four.seconds) == 112
+    whole = work(4, [8], 2, 1, chunks=4)
+    assert whole.makespan(layer_by_layer(whole, by_policy(whole, None))) == 96
     assert four.makespan(by_policy(four, None)) == 65.25
     assert {name: four.makespan(greedy(four, policy)) for name, policy in POLICIES.items()}["expert-out"] == 65.25
 
