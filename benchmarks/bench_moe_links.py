@@ -33,6 +33,7 @@ STACKS: dict[str, list[str]] = {
     "schemoe": ["schemoe"],
     "fsmoe": ["fsmoe"],
     "fastermoe": ["fastermoe"],
+    "mast": ["mast"],
     "fsmoe+bf16": ["fsmoe", "bf16-rows"],
     "fsmoe+int8": ["fsmoe", "int8-rows"],
 }

@@ -64,6 +64,8 @@ class Case:
     balance: float = 0.1
     batch: int = 3
     late: bool = False
+    # All tokens choose the first two experts, so that the other ranks get none.
+    crowded: bool = False
     # Techniques in place of a cut by hand.
     stack: tuple[str, ...] = ()
     knobs: dict[str, Any] = field(default_factory=dict)
@@ -101,7 +103,11 @@ class Case:
         generator = torch.Generator().manual_seed(5)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if parameter.dim() > 1:
+                if self.crowded and name.endswith("norm2.bias"):
+                    parameter.fill_(3.0)  # so the sum over a token is positive
+                elif self.crowded and name.endswith("gate.weight"):
+                    parameter.copy_(torch.linspace(3, -3, parameter.shape[0]).unsqueeze(1) / parameter.shape[1])
+                elif parameter.dim() > 1:
                     parameter.copy_(
                         torch.randn(parameter.shape, generator=generator) * (1.0 if "gate" in name else 0.2)
                     )
@@ -156,6 +162,7 @@ def trained(world: World, case: Case, number: int) -> dict[str, Any]:
         "own": sorted(expert_parameters(model)) if place[1] > 1 else [],
         "parameters": {name: parameter.detach().clone() for name, parameter in model.named_parameters()},
         "differences": engine.differences(),
+        "rows": [layer.load.rows for layer in layers],
         "loads": [sum(layer.load.rows) + layer.load.dropped for layer in layers],
     }
     engine.settle()
@@ -269,6 +276,13 @@ def test_each_chunk_fills_a_capacity_of_its_own(axis: str, chunks: int) -> None:
     for found in ranks:
         found.pop("loads")
     compare(case, ranks, want)
+
+
+def test_experts_that_get_no_token() -> None:
+    case = Case(dense=2, mixture=3, crowded=True, balance=0.0)
+    ranks = [found[0] for found in run(4, train_all, [case])]
+    assert ranks[0]["rows"][0][2:] == (0, 0)
+    compare(case, ranks, expected(case, 4))
 
 
 def test_a_batch_of_another_size_is_refused() -> None:
