@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         ScatterRows,
         UnpackRows,
     )
+    from orch.plan.shadows import AddShadows, ReturnGradients, ShadowBackward, ShadowExperts, ShareExpert
 
 # Only plans of mixtures need these modules: they are loaded when a name of theirs is asked for.
 _MIXTURES = (
@@ -63,6 +64,7 @@ _MIXTURES = (
     "orch.plan.dense",
     "orch.plan.chain",
     "orch.plan.chaining",
+    "orch.plan.shadows",
 )
 
 
@@ -87,6 +89,7 @@ __all__ = [
     "SAMPLES",
     "TOKENS",
     "WHOLE",
+    "AddShadows",
     "Aggregate",
     "AllGather",
     "AllGatherShards",
@@ -123,9 +126,13 @@ __all__ = [
     "ReduceScatter",
     "Restore",
     "RestoreBackward",
+    "ReturnGradients",
     "Rows",
     "ScatterRows",
     "Segment",
+    "ShadowBackward",
+    "ShadowExperts",
+    "ShareExpert",
     "Step",
     "Task",
     "UnpackRows",

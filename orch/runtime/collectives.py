@@ -48,9 +48,21 @@ def all_to_all(backend: Any, received: Tensor, sent: Tensor, received_split: lis
     return backend.alltoall_base(received, sent, received_split, sent_split)
 
 
+def broadcast(backend: Any, flat: Tensor, root: int) -> Any:
+    """Let every rank have the `flat` [N] of the rank at place `root`; return the work."""
+    return backend.broadcast(flat, root)
+
+
+def reduce(backend: Any, flat: Tensor, root: int) -> Any:
+    """Sum `flat` [N] over the ranks, for the one at place `root`; those of others mean nothing afterwards. Return the work."""
+    return backend.reduce(flat, root)
+
+
 def hand_over(backend: Any, parcel: Parcel, place: int) -> Any:
-    """Launch the all-to-all of `parcel`, of which this rank is the `place`-th; return the work that ends last."""
+    """Launch what `parcel` asks for, of which this rank is the `place`-th; return the work that ends last."""
     sent, received, to, by = parcel.sent, parcel.received, parcel.sent_split, parcel.received_split
+    if parcel.root is not None:
+        return (reduce if parcel.adds else broadcast)(backend, sent, parcel.root)
     if not parcel.steps:
         return all_to_all(backend, received, sent, by, to)
     size = len(to)

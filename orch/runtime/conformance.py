@@ -22,6 +22,7 @@ from orch.plan import (
     Collective,
     Forward,
     Plan,
+    ShareExpert,
     Task,
 )
 from orch.runtime.record import Record, StepRecord
@@ -130,7 +131,7 @@ def _ragged(plan: Plan, task: Task, step: StepRecord, number: int) -> Iterator[s
     assert isinstance(op, AllToAll)
     if op.part in RETURNS:
         yield from _undone(plan, task, step, number)
-    elif op.turns > 1:
+    elif op.turns > 1 or _stay(plan, step, op):
         yield from _turns(plan, task, step)
     elif op.leg in (NEAR, FAR):
         other = _leg(plan, step, op, op.part, FAR if op.leg == NEAR else NEAR)
@@ -149,9 +150,15 @@ def _ragged(plan: Plan, task: Task, step: StepRecord, number: int) -> Iterator[s
         yield f"task {task.name!r} handed over {sent[number]} bytes; the plan says {op.nbytes}"
 
 
+def _stay(plan: Plan, step: StepRecord, op: AllToAll) -> int:
+    """Return the bytes that an exchange would hand over if no rows stayed for copies of experts; 0 where there are none."""
+    shared = (task.op for task in plan.steps[step.place].tasks if isinstance(task.op, ShareExpert))
+    return next((share.whole for share in shared if share.module == op.module), 0)
+
+
 def _turns(plan: Plan, task: Task, step: StepRecord) -> Iterator[str]:
     """Yield where the turns of an exchange hand over other rows than there are: together all of them, and less where a rank's
-    own go nowhere. Told by the last turn.
+    own go nowhere, or those for experts of which it has copies. Told by the last turn.
     """
     op = task.op
     assert isinstance(op, AllToAll)
@@ -164,8 +171,9 @@ def _turns(plan: Plan, task: Task, step: StepRecord) -> Iterator[str]:
     ]
     total = sum(step.sent.get(number, 0) for number, _ in mates)
     planned = sum(mate.op.nbytes for _, mate in mates)
-    whole = len(mates) == op.turns
-    most = planned if whole else planned * op.turns // len(mates)
+    copied = _stay(plan, step, op)
+    whole = len(mates) == op.turns and not copied
+    most = copied or (planned if whole else planned * op.turns // len(mates))
     if total > most or (whole and total != planned):
         yield f"the turns of {task.name!r} handed over {total} bytes; the plan says {'' if whole else 'at most '}{most}"
 

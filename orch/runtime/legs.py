@@ -23,7 +23,8 @@ Key = tuple[str, Chunk]
 class Parcel:
     """What an all-to-all hands over and fills: rows end to end by rank, and how many of each rank (none: equally many).
 
-    `steps`: pair by pair, one after another.
+    `steps`: pair by pair, one after another. `root`: not rows from rank to rank but `sent`, in place, from the rank at that
+    place to all, or with `adds` summed up there.
     """
 
     sent: Tensor
@@ -31,6 +32,8 @@ class Parcel:
     sent_split: list[int]
     received_split: list[int]
     steps: bool = False
+    root: int | None = None
+    adds: bool = False
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ class LayerRun:
         """Return what the all-to-all of `op` hands over and fills."""
         op = cast(AllToAll, op)
         if op.part == COUNTS:
-            by_part = self._own.tally.view(-1, self._local, len(self.cells))
+            by_part = self._travelling().view(-1, self._local, len(self.cells))
             sent = by_part.repeat_interleave(self.slices, 0).reshape(-1).clone()
             self._told = torch.empty_like(sent)
             return Parcel(sent, self._told, [], [])
@@ -202,14 +202,22 @@ class LayerRun:
         tallies = Tallies(there, here, partial(self._through_here, op.neighbours, chunk))
         return self._legs.parcel(op, partial(self._rows_of, op.part, chunk), tallies)
 
-    def _sent_to(self, chunk: Chunk) -> Tensor:
-        """Mark the experts that this rank's rows of a chunk are meant for, [1, E]."""
+    def _travelling(self) -> Tensor:
+        """Return how many rows of this rank go to each expert's rank, in every cell [1, E, K]."""
+        return self._own.tally
+
+    def _sent_to(self, chunk: Chunk) -> Tensor | None:
+        """Mark the experts that this rank's rows of a chunk are meant for, [1, E]; None: all of them."""
+        if chunk.turns == 1:
+            return None
         ranks = torch.zeros(self.ranks, dtype=torch.int64)
         ranks[list(chunk.meant_for(self.place, self.ranks))] = 1
         return ranks.repeat_interleave(self._local).unsqueeze(0)
 
-    def _got_from(self, chunk: Chunk) -> Tensor:
-        """Mark the ranks whose rows of a chunk come here, [P, 1]."""
+    def _got_from(self, chunk: Chunk) -> Tensor | None:
+        """Mark the ranks whose rows of a chunk come here, [P, 1]; None: all of them."""
+        if chunk.turns == 1:
+            return None
         ranks = torch.zeros(self.ranks, 1, dtype=torch.int64)
         ranks[list(chunk.sent_by(self.place, self.ranks))] = 1
         return ranks
@@ -283,12 +291,12 @@ class LayerRun:
 class _Table:
     """Rows by source [S], expert [E] and cell [K], kept expert after expert, then by source, then by position.
 
-    `of_turn` says of a chunk whose rows it has: [S, 1] or [1, E] of ones and zeros.
+    `marks` says of a chunk whose rows it has: [S, 1] or [1, E] of ones and zeros, None: all.
     """
 
-    def __init__(self, tally: Tensor, cells: Sequence[Cell], of_turn: Callable[[Chunk], Tensor]) -> None:
+    def __init__(self, tally: Tensor, cells: Sequence[Cell], marks: Callable[[Chunk], Tensor | None]) -> None:
         self.tally = tally
-        self._of_turn = of_turn
+        self._marks = marks
         self._first = {begin: number for number, (begin, _) in enumerate(cells)}
         self._last = {end: number + 1 for number, (_, end) in enumerate(cells)}
         totals = tally.sum(2)
@@ -304,7 +312,8 @@ class _Table:
     def _cut(self, chunk: Chunk) -> Tensor:
         first, last = self.cells_of(chunk)
         cut = self.tally[:, :, first:last].sum(2)
-        return cut if chunk.turns == 1 else cut * self._of_turn(chunk)
+        marks = self._marks(chunk)
+        return cut if marks is None else cut * marks
 
     def per_expert(self, chunk: Chunk) -> list[int]:
         """Return the rows of each expert in a chunk."""

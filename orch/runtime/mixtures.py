@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from orch.errors import RunError
 from orch.models.zoo.gates import Routing
 from orch.models.zoo.mixture import MixtureLayer, mixture_layers
-from orch.plan import COUNTS, AllToAll, Chunk, Expert, Plan, Rows
+from orch.plan import COUNTS, AllToAll, Chunk, Expert, Plan, ReturnGradients, Rows, ShareExpert
 from orch.runtime import collectives
 from orch.runtime.base import Groups, backend_of
 from orch.runtime.buffers import DTYPES
 from orch.runtime.mixture import Cell, Crossed, Driver, LayerRun
+from orch.runtime.shadows import ShadowRun, Shadows
 from orch.workload.layout import BLOCK, EXPERTS, SLICES
 
 
@@ -35,6 +36,11 @@ class Mixtures:
         self._layers = mixture_layers(model)
         self._runs: dict[str, LayerRun] = {}
         self.dtypes: dict[str, torch.dtype] = {}
+        # By mixture, the experts of which every rank gets a copy in each step.
+        self._shadowed: dict[str, list[int]] = {}
+        for task in plan.steps[0].of(ShareExpert):
+            if isinstance(task.op, ShareExpert) and not isinstance(task.op, ReturnGradients):
+                self._shadowed.setdefault(task.op.module, []).append(task.op.expert)
         across = BLOCK if BLOCK in plan.groups else EXPERTS
         block = plan.groups[across].block_of(rank) if across in plan.groups else (rank,)
         self._ranks, self._place = len(block), list(block).index(rank)
@@ -65,7 +71,10 @@ class Mixtures:
 
     def _path(self, name: str, layer: MixtureLayer, tokens: Tensor, routing: Routing) -> Tensor:
         cells = self._engine.cells(name)
-        run = LayerRun(layer, name, self._ranks, self._place, cells if torch.is_grad_enabled() else None, self._slices)
+        kind = ShadowRun if name in self._shadowed and torch.is_grad_enabled() else LayerRun
+        run = kind(layer, name, self._ranks, self._place, cells if torch.is_grad_enabled() else None, self._slices)
+        if isinstance(run, ShadowRun):
+            run.shadows = Shadows(self._shadowed[name], layer.experts, self._place * layer.experts.experts)
         run.routing = routing
         if not torch.is_grad_enabled():
             return self._alone(run, tokens)

@@ -19,6 +19,7 @@ from orch.plan import (
     Plan,
     RecodeRows,
     Rows,
+    ShareExpert,
     Step,
     Task,
     cells,
@@ -154,7 +155,7 @@ def _send(number: int, task: Task, stream: int, place: int) -> Send:
                        hint="such plans can be simulated: orch plan")  # fmt: skip
     if not isinstance(task.op, Collective):
         raise RunError(f"task {task.name!r} is on stream {task.stream!r} but is no collective", code="E618")
-    if isinstance(task.op, Rows) and not isinstance(task.op, AllToAll):
+    if isinstance(task.op, Rows) and not isinstance(task.op, AllToAll | ShareExpert):
         message = (
             f"task {task.name!r}: rows are gathered for experts that are cut into slices, which can only be simulated"
         )

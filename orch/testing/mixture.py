@@ -47,7 +47,8 @@ def cluster(
 ) -> Cluster:
     """Return a cluster on which an all-to-all of n bytes in a group of `group` ranks (default: all) takes
     `alpha_s + n beta_s_per_byte`, and a product `launch_s` and its FLOPs; else only what `intra` (an all-gather or
-    reduce-scatter of n bytes in a node) and `all_reduce` (of all ranks) say, both as start-up and seconds a byte.
+    reduce-scatter of n bytes in a node) and `all_reduce` (of all ranks; in a group a broadcast or reduce takes as long) say, both
+    as start-up and seconds a byte.
     """
     per_node = world_size // nodes
     group = group or world_size
@@ -59,6 +60,8 @@ def cluster(
         ("all-reduce", world): Curve(*all_reduce),
         ("reduce-scatter", world): Curve(*all_reduce),
         ("all-gather", world): Curve(*all_reduce),
+        ("broadcast", joins): Curve(*all_reduce),
+        ("reduce", joins): Curve(*all_reduce),
     }
     link = Link(measured=tuple(Measured(kind, span, curve, source="example") for (kind, span), curve in lines.items()))
     node = Span(per_node, 1, per_node)

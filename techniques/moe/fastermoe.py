@@ -4,18 +4,23 @@ Helps: exchanges and experts of like length, and rows for a rank's own group, wh
 longer, groups so small that start-ups count; loads that differ, as turns are as long as their slowest pair. Lossless.
 Source: He et al., PPoPP 2022 (text; FastMoE code seen): n groups of g ranks; in step s rows for the s-th next group leave, and
 those of the s-th group before arrive; sends first, then the way back. g is 4 there; here, unless asked for, the number with the
-shortest layer (ours). Its topology gate changes what is learned and is left out, as are experts whose weights are sent in place
-of rows (shadow experts): they pay where loads are uneven, and a plan is made for even ones. Experts cut into slices
-are left as they were.
+shortest layer (ours). Shadow experts: in place of rows a hot expert's weights are sent to all ranks, which compute their own
+rows for it. FastMoE's greedy rule chooses them, but once, from `loads` as a run found them, where FastMoE counts anew in every
+step. A prediction has even loads: it sees what copies cost, and of their gain only the rows that stay. Layers with a capacity have
+none, nor have experts that several ranks hold or rows that are packed. Its topology gate changes what is learned and is left
+out. Experts cut into slices are left as they were.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from pydantic import Field
+
 from orch.plan import AllToAll, Crossing, Plan, Rows, Step, Task, crossings, recut
 from orch.technique import Context, Knobs, Slot, Technique, count
 from techniques.moe._pipeline import makespan, seconds
+from techniques.moe._shadows import Shadowed, shadowed, with_shadows
 
 GROUP = "experts"
 FIRST_OFFERS = (1, 2, 4, 8)
@@ -29,6 +34,15 @@ class Config(Knobs):
         "neighbouring ranks in a group, a divisor of those that share experts; none: chosen (FastMoE: 4)",
         least=1,
         most=4096,
+    )
+
+    loads: tuple[float, ...] | None = Field(
+        None,
+        description="rows of each expert, in proportion, by which hot ones are copied; none: no copies",
+        min_length=2,
+    )
+    shadows: int | None = count(
+        None, "experts of a layer that are copied, the hottest first; none: by a greedy rule", most=4096
     )
 
 
@@ -51,7 +65,27 @@ def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
     if config.group is not None:
         # Groups that do not divide the ranks are as large as they may be below.
         sizes = groups(ranks, config.group)[-1:] if config.group < ranks else []
-    return plan.each_step(lambda step: _taking_turns(plan, step, context, ranks, sizes, config.group is not None))
+    if ranks == 1:
+        return plan
+
+    def change(step: Step) -> Step:
+        copied = _copied(plan, step, context, config)
+        return with_shadows(_taking_turns(plan, step, context, ranks, sizes, config.group is not None), copied)
+
+    return plan.each_step(change)
+
+
+def _copied(plan: Plan, step: Step, context: Context, config: Config) -> list[Shadowed]:
+    """Return the layers that have copies of experts."""
+    if config.loads is None:
+        return []
+    found = {(crossing.module, crossing.backward): crossing for crossing in crossings(step) if len(crossing.stages) > 1}
+    layers = [
+        shadowed(plan, context, there, found[module, True], config.loads, config.shadows)
+        for (module, backward), there in found.items()
+        if not backward and (module, True) in found
+    ]
+    return [layer for layer in layers if layer is not None]
 
 
 def _taking_turns(plan: Plan, step: Step, context: Context, ranks: int, sizes: Sequence[int], always: bool) -> Step:
