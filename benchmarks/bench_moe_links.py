@@ -2,8 +2,9 @@
 
 Four workers on emulated nodes of 200 Mbit/s train a small mixture-of-experts model, where rows travel about as long as
 experts compute: step time, peak memory and prediction of every schedule, in shuffled blocks of one run (`make bench-moe-links`;
-root). Bars: the fastest exact schedule at least 1.25 times as fast as `naive`, and its prediction, which rests on links and
-layer times that the run measures apart from its steps, within 10 % of what was measured. With codecs rows are rounded: lossy.
+root). Bars: the fastest schedule, of exact ones and of all, at least 1.25 times as fast as `naive`, and its prediction, which
+rests on links and layer times that the run measures apart from its steps, within 10 % of what was measured. With codecs rows
+are rounded: lossy.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ BEGIN, END = "<!-- mixtures on links -->", "<!-- end of mixtures on links -->"
 
 
 def recipe(options: argparse.Namespace) -> str:
-    """Return the recipe: one layer whose rows travel about as long as its experts compute. Sequences are short, so that judging
-    held-out ones between blocks takes little of the run.
+    """Return the recipe: one layer whose rows travel about as long as its experts compute, experts with equally many slots.
+    Sequences are short, so that judging held-out ones between blocks takes little of the run.
     """
     return yaml.safe_dump(
         {
             "orch": 1,
             "name": "moe-links",
             "model": {"use": "char-moe", "experts": 8, "top_k": 2, "hidden": options.hidden, "num_layers": options.layers,
-                      "every": 1, "seq_len": 16},
+                      "every": 1, "seq_len": 16, "capacity": options.capacity},
             "data": "pydoc_text",
             "train": {"batch_per_worker": options.batch, "optimizer": {"adamw": {"lr": 1e-3}}},
             "cluster": options.cluster,
@@ -70,7 +71,8 @@ def run(options: argparse.Namespace) -> Cell:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "moe-links.yaml"
         path.write_text(recipe(options), encoding="utf-8")
-        command = [sys.executable, "-m", "orch", "run", str(path), "--on", options.on, "--json", "--no-track"]
+        keep = ["--no-track"] if options.keep is None else ["--runs", str(options.keep)]
+        command = [sys.executable, "-m", "orch", "run", str(path), "--on", options.on, "--json", *keep]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     found = json.loads(done.stdout)
     if done.returncode:
@@ -95,15 +97,16 @@ def lines(cell: Cell) -> Iterator[str]:
 
 def bars(cell: Cell) -> Iterator[tuple[bool, str]]:
     """Yield whether each bar is met, and a line that says so with its figures."""
-    exact = {name: one for name, one in cell["stacks"].items() if one["lossless"] and name != "naive"}
-    best = max(exact, key=lambda name: exact[name]["speedup"]["median"])
-    gain, error = exact[best]["speedup"], exact[best]["prediction_error"]
-    yield (
-        gain["median"] >= FASTER,
-        f"best exact schedule, {best}: {gain['median']:.2f} times as fast as naive "
-        f"[{gain['lo']:.2f}, {gain['hi']:.2f}], bar {FASTER:g}",
-    )
-    yield abs(error) <= ERROR, f"its prediction is {100 * error:+.1f} % off, bar {100 * ERROR:.0f} %"
+    found = {name: one for name, one in cell["stacks"].items() if name != "naive"}
+    for which, stacks in (("exact ", {name: one for name, one in found.items() if one["lossless"]}), ("", found)):
+        best = max(stacks, key=lambda name: stacks[name]["speedup"]["median"])  # called at once
+        gain, error = stacks[best]["speedup"], stacks[best]["prediction_error"]
+        yield (
+            gain["median"] >= FASTER,
+            f"best {which}schedule, {best}: {gain['median']:.2f} times as fast as naive "
+            f"[{gain['lo']:.2f}, {gain['hi']:.2f}], bar {FASTER:g}",
+        )
+        yield abs(error) <= ERROR, f"its prediction is {100 * error:+.1f} % off, bar {100 * ERROR:.0f} %"
 
 
 def told(cell: Cell) -> tuple[str, bool]:
@@ -124,12 +127,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--on", default="emulate")
     parser.add_argument("--cluster", default="emulated-4x200mbit")
     parser.add_argument("--stacks", nargs="+", default=others, choices=others)
-    parser.add_argument("--hidden", type=int, default=320)
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument(
+        "--capacity", type=float, default=1.0, help="slots of an expert over its even share; none: ragged, as loads are"
+    )
     parser.add_argument("--layers", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--blocks", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--record", action="store_true", help="write what is shown into RESULTS.md")
+    parser.add_argument("--keep", type=Path, help="keep the run's directory here")
     options = parser.parse_args(arguments)
     text, met = told(run(options))
     print(text)
