@@ -138,5 +138,5 @@ class Shadows:
         shapes = [parameter.shape[1:] for parameter in self._held.parameters()]
         return [
             part.view(shape)
-            for part, shape in zip(flat.split([shape.numel() for shape in shapes]), shapes, strict=True)
+            for part, shape in zip(torch.split(flat, [shape.numel() for shape in shapes]), shapes, strict=True)
         ]
