@@ -33,7 +33,7 @@ ROUNDS = 4
 FIRST_S, AGAIN_S, PACE_S, SHARE = 4.0, 1.5, 0.12, 0.25
 PACE_ROUNDS, FEWEST_ROUNDS = 4, 2
 LONGEST_S = 1.5
-OPERATION_STEPS = 8
+OPERATION_STEPS, OPERATION_STEPS_AGAIN = 8, 4
 MOST_PACED, FEWEST_PACED = 10, 2
 # A rank that ran less of the time than this did not lose the rest to others: it came late.
 SPEED_STEPS, LEAST_SHARE = 3, 0.5
@@ -50,7 +50,10 @@ class Measurements:
         self._seen: dict[object, list[Observation]] = {key: [] for key in self._subjects}
         self._links: list[LinkTimes] = []
         self._overheads: list[Overhead] = []
-        self._operations: dict[str, Curve] = {}
+        # Of each stack that computes something itself: its plan for one rank; by task what it is, and its formula's seconds.
+        self._works: dict[str, tuple[Plan, dict[str, tuple[str, float]]]] = {}
+        # Of each round, by stack: of every task what it is, the formula's seconds, and those that it took.
+        self._operations: list[dict[str, list[tuple[str, float, float]]]] = []
         # Where each rank is, and how many share a core.
         self._places: Sequence[warmup.Where] = ()
         self._crowd = 1.0
@@ -91,6 +94,7 @@ class Measurements:
         blocks = self._recipe.measure.blocks
         if block * ROUNDS // blocks != (block - 1) * ROUNDS // blocks and trained_s - self._trained_s >= AGAIN_S:
             self.round()
+            self._operate(OPERATION_STEPS_AGAIN)
             self._trained_s = trained_s
 
     def speed(self, stack: str) -> None:
@@ -110,8 +114,7 @@ class Measurements:
         """
         if self._recipe.layout.experts > 1:
             return
-        cluster = self._cluster()
-        points: dict[str, list[tuple[float, float]]] = {}
+        cluster = self._cluster({})
         for name, plan in plans.items():
             costs = {
                 task.name: (work, task.op.cost_s(cluster, cluster.world))
@@ -119,14 +122,33 @@ class Measurements:
                 for task in step
                 if (work := own_work(task.op)) is not None
             }
-            if not costs or self._gang.size == 1:
-                continue
-            alone = without_peers(plan)
+            if costs and self._gang.size > 1:
+                self._works[name] = without_peers(plan), costs
+        self._operate(OPERATION_STEPS)
+
+    def _operate(self, steps: int) -> None:
+        found: dict[str, list[tuple[str, float, float]]] = {}
+        for name, (alone, costs) in self._works.items():
             subject = self._subjects[self._keys[name]]
-            ranks = self._gang.call(warmup.operations, subject, self._recipe.seeds[0], alone, OPERATION_STEPS)
-            for task, (work, formula) in costs.items():
-                points.setdefault(work, []).append((formula, mean(rank[task] for rank in ranks)))
-        self._operations = {work: Curve.fitted(found) for work, found in points.items()}
+            ranks = self._gang.call(warmup.operations, subject, self._recipe.seeds[0], alone, steps)
+            longer = _running(ranks, self._crowd)
+            found[name] = [
+                (work, formula, longer * mean(rank.seconds[task] for rank in ranks))
+                for task, (work, formula) in costs.items()
+            ]
+        if found:
+            self._operations.append(found)
+
+    def _own_work(self, slower: Mapping[str, float]) -> dict[str, Curve]:
+        """Return what operations of each kind take over their formula's seconds, from all rounds that count. `slower`: by
+        how much plain steps took longer around a stack's blocks than in those rounds.
+        """
+        points: dict[str, list[tuple[float, float]]] = {}
+        for rounds in _settled(self._operations):
+            for name, found in rounds.items():
+                for work, formula, seconds in found:
+                    points.setdefault(work, []).append((formula, slower.get(name, 1.0) * seconds))
+        return {work: Curve.fitted(found) for work, found in points.items()}
 
     def inputs(self) -> Inputs:
         """Return what predictions compute with, from all rounds so far."""
@@ -135,7 +157,8 @@ class Measurements:
         mixtures, stages = self._recipe.model.mixtures, self._recipe.model.stages
         found = {name: self._in_its_blocks(name, merged[key]) for name, key in self._keys.items()}
         profiles = {name: replace(seen.profile, mixtures=mixtures, stages=stages) for name, seen in found.items()}
-        return Inputs(self._cluster(), profiles, {name: seen.update_s for name, seen in found.items()})
+        slower = {name: seen.step_s / merged[self._keys[name]].step_s for name, seen in found.items()}
+        return Inputs(self._cluster(slower), profiles, {name: seen.update_s for name, seen in found.items()})
 
     def _in_its_blocks(self, stack: str, seen: Observation) -> Observation:
         """Return what was seen as it was on the machine of the stack's own blocks: their median, as of measured times."""
@@ -145,8 +168,10 @@ class Measurements:
         own = [(before + behind) / 2 for (name, before), behind in zip(alike, after, strict=True) if name == stack]
         return seen.lasting(median(own)) if own else seen
 
-    def _cluster(self) -> Cluster:
-        """Return the recipe's cluster with what this gang's collectives cost, alone and beside compute."""
+    def _cluster(self, slower: Mapping[str, float]) -> Cluster:
+        """Return the recipe's cluster with what this gang's collectives cost, alone and beside compute; `slower`: see
+        `_own_work`.
+        """
         cluster = self._recipe.cluster
         if not self._links:
             return cluster
@@ -161,7 +186,9 @@ class Measurements:
             mean(one.step_s for one in self._overheads), mean(one.collective_s for one in self._overheads), SOURCE
         )
         # Slow ranks are in what was measured: compute is as long as the slowest one's.
-        return replace(cluster, speed={}, sharing=times.sharing(SOURCE), overhead=overhead, operations=self._operations)
+        return replace(
+            cluster, speed={}, sharing=times.sharing(SOURCE), overhead=overhead, operations=self._own_work(slower)
+        )
 
     def _overhead(self, seen: Observation, turn_s: float) -> Overhead:
         """Return what the engine takes: a step of it without collectives over one without it, and with a collective a
@@ -218,6 +245,13 @@ def _crowd(places: Sequence[warmup.Where]) -> float:
         threads[host] = threads.get(host, 0) + count
         cores.setdefault(host, set()).update(own)
     return max(1.0, *(count / len(cores[host]) for host, count in threads.items()))
+
+
+def _running(ranks: Sequence[warmup.OwnWork], crowd: float) -> float:
+    """Return by how much to multiply the clock's seconds of ranks of which `crowd` share a core, so that a step lasts as
+    long as all of them run, of the slowest rank, as layer times do (`observe.merge`).
+    """
+    return crowd * max(rank.ran_s for rank in ranks) / mean(rank.busy_s for rank in ranks) if crowd > 1.0 else 1.0
 
 
 def _settled(rounds: list[Round]) -> list[Round]:

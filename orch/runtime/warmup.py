@@ -54,6 +54,16 @@ class Pace(NamedTuple):
     ran_s: tuple[float, ...]
 
 
+class OwnWork(NamedTuple):
+    """What techniques computed themselves on a rank: the mean seconds of each task; and of a whole step the seconds on the
+    compute stream, and those that the thread ran, which others on its core do not stretch.
+    """
+
+    seconds: dict[str, float]
+    busy_s: float
+    ran_s: float
+
+
 def where(worker: Place) -> Where:
     """Return this rank's machine, its cores, and how many of them its threads can fill; 0 on a GPU."""
     count = os.cpu_count() or 1
@@ -137,9 +147,9 @@ def speed(worker: Place, subject: Subject, seed: int, steps: int) -> Pace:
     return Pace(begin, end, tuple(after - before for before, after in pairwise(times)))
 
 
-def operations(worker: Place, subject: Subject, seed: int, plan: Plan, steps: int) -> dict[str, float]:
-    """Return, by task, the mean seconds of what techniques compute themselves (encode, decode ...) under `plan`, which is
-    a plan for one rank; all ranks are called at once.
+def operations(worker: Place, subject: Subject, seed: int, plan: Plan, steps: int) -> OwnWork:
+    """Return how long what techniques compute themselves (encode, decode ...) takes under `plan`, which is a plan for one
+    rank; all ranks are called at once.
     """
     loaded = load_data(subject)
     loss_of = loss_function(worker, subject, loaded)
@@ -152,13 +162,19 @@ def operations(worker: Place, subject: Subject, seed: int, plan: Plan, steps: in
         for number in range(WARM_STEPS + steps):
             if number == WARM_STEPS:
                 engine.record.clear()
+                begin = time.thread_time()
             engine.train_step(lambda forward: loss_of(forward, batch))
+        ran_s = time.thread_time() - begin
     found: dict[str, list[float]] = {}
-    for span in engine.record.timeline().spans():
-        if span.task.stream == COMPUTE and own_work(span.task.op) is not None:
-            found.setdefault(span.task.name, []).append(span.end_s - span.start_s)
+    busy_s = 0.0
+    timeline = engine.record.timeline()
+    for span in timeline.spans():
+        if span.task.stream == COMPUTE:
+            busy_s += span.end_s - span.start_s
+            if own_work(span.task.op) is not None:
+                found.setdefault(span.task.name, []).append(span.end_s - span.start_s)
     engine.close()
-    return {name: fmean(seconds) for name, seconds in found.items()}
+    return OwnWork({name: fmean(seconds) for name, seconds in found.items()}, busy_s / len(timeline), ran_s / steps)
 
 
 def _bare(model: torch.nn.Module, setup: Setup) -> Callable[[Callable[[Any], torch.Tensor]], None]:

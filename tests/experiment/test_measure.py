@@ -8,10 +8,18 @@ from typing import Any
 
 import pytest
 
-from orch.experiment.measure import Measurements, _crowd, _difference, _in_turns, _over_rounds, _settled
+from orch.experiment.measure import (
+    Measurements,
+    _crowd,
+    _difference,
+    _in_turns,
+    _over_rounds,
+    _running,
+    _settled,
+)
 from orch.gang.inline import InlineGang
 from orch.runtime.observe import Observation, Pass, merge
-from orch.runtime.warmup import Pace
+from orch.runtime.warmup import OwnWork, Pace
 from orch.testing import small
 
 PROFILE = small.profile([(4,), (8,)], [1.0, 2.0], [0.5, 0.5])
@@ -91,3 +99,20 @@ def test_rounds_between_blocks_never_take_longer_than_what_is_trained(monkeypatc
         monkeypatch.setattr(measurements, "round", lambda block=block: made.append(block))
         measurements.again(block, block * block_s)
     assert made == expected
+
+
+def test_techniques_own_work_lasts_as_long_as_all_ranks_of_a_core_run() -> None:
+    slow, quick = OwnWork({"encode": 3.0}, 10.0, 4.0), OwnWork({"encode": 5.0}, 30.0, 3.0)
+    assert _running([slow, quick], crowd=2.0) == pytest.approx(2.0 * 4.0 / 20.0)  # of the slowest rank
+    assert _running([slow, quick], crowd=1.0) == 1.0  # a core of its own: as the clock says
+
+
+def test_techniques_own_work_is_that_between_the_blocks_and_as_slow_as_plain_steps_were_around_them() -> None:
+    measurements = Measurements(SimpleNamespace(), InlineGang(), {})
+    first = {"a": [("acp-sgd encode", 1.0, 50.0)]}
+    between = {"a": [("acp-sgd encode", 1.0, 2.0), ("acp-sgd encode", 2.0, 4.0)], "b": [("acp-sgd encode", 3.0, 12.0)]}
+    measurements._operations = [first]
+    assert measurements._own_work({})["acp-sgd encode"].seconds(1.0) == pytest.approx(50.0)
+    measurements._operations = [first, between]
+    curve = measurements._own_work({"a": 2.0})["acp-sgd encode"]
+    assert [curve.seconds(formula) for formula in (1.0, 3.0)] == pytest.approx([4.0, 12.0])

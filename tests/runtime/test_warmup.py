@@ -54,8 +54,10 @@ def test_what_a_technique_computes_is_timed_task_by_task(gang: Any, seen: Observ
     plan = small.planned(seen.profile, small.cluster(2), [small.member(registry.technique("acp-sgd"))])
     tasks = {task.name for step in plan.steps for task in step if task.op.kind in ("encode", "decode", "compensate")}
     for found in gang.call(warmup.operations, SUBJECT, 0, without_peers(plan), 4):
-        assert tasks <= found.keys()
-        assert min(found.values()) > 0.0
+        assert tasks <= found.seconds.keys()
+        assert 0.0 < min(found.seconds.values()) < found.busy_s
+        assert sum(found.seconds.values()) < plan.period * found.busy_s
+        assert found.ran_s > 0.0
 
 
 def test_every_rank_says_where_it_is_and_how_many_cores_it_fills(gang: Any) -> None:
