@@ -13,10 +13,9 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from orch.errors import OrchError, Position, did_you_mean, quoted
 from orch.technique import Technique
@@ -27,8 +26,7 @@ PROJECT_FILES = ("orch.toml", "pyproject.toml")
 ENTRY_POINTS = "orch.techniques"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a technique stands: the module to import, the file or package that declares it, and its family."""
 
     name: str
@@ -42,8 +40,7 @@ class Place:
 # ---- the project
 
 
-@dataclass(frozen=True, slots=True)
-class Project:
+class Project(NamedTuple):
     """The project a command runs in: its root, and the technique modules its `orch.toml` (or `[tool.orch]`) lists."""
 
     root: Path

@@ -7,8 +7,9 @@ of several things (the optimizer) are replaced when the child names another one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from orch import registry
 from orch.errors import OrchError, Position, quoted
@@ -34,8 +35,7 @@ ONE_OF = {("train", "optimizer"), ("sweep", "sampler"), ("sweep", "pruner")}
 _LONGEST_LINEAGE = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Composed:
+class Composed(NamedTuple):
     """One recipe, composed: its tree, its file, and the files it was made from (itself first, then its parents)."""
 
     tree: Node

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
@@ -18,8 +17,7 @@ from orch.recipe.tree import Node, Path, dotted, mapping, sequence
 _DEFAULT = Position("default")
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """A value, where it was written (or `default`), and the values it replaced, latest first."""
 
     path: str
