@@ -1,19 +1,17 @@
 """Launch one collective on one flat tensor, asynchronously. Sums only: the mean is made by whoever fills the buffer.
 
 Letters: P ranks, N items. gloo's own reduce-scatter is an all-reduce of a copy, twice the traffic and a result that is
-complete only after `wait`. Here it is an all-to-all of the P parts and a local sum on gloo's own thread, before that
-thread takes the next collective: half the traffic, and launch order stays completion order.
+complete only after `wait`; ours is a ring.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from orch.runtime import ring
 from orch.runtime.legs import Parcel
 
 
@@ -29,10 +27,7 @@ def reduce_scatter(backend: Any, flat: Tensor, shard: Tensor, scratch: Tensor) -
     """
     if flat.is_cuda:
         return backend._reduce_scatter_base(shard, flat)
-    work = backend.alltoall_base(scratch, flat, [], [])
-    parts = scratch.view(-1, shard.numel())
-    work.get_future().add_done_callback(partial(_add_up, parts, shard))
-    return work
+    return ring.reduce_scatter(backend, flat, shard, scratch)
 
 
 def all_gather(backend: Any, whole: Tensor, part: Tensor) -> Any:
@@ -77,7 +72,3 @@ def hand_over(backend: Any, parcel: Parcel, place: int) -> Any:
             backend, received[gets[behind] : gets[behind + 1]], sent[sends[ahead] : sends[ahead + 1]], one_by, one_to
         )
     return work
-
-
-def _add_up(parts: Tensor, shard: Tensor, _: Any) -> None:
-    torch.sum(parts, 0, dtype=shard.dtype, out=shard)
