@@ -284,8 +284,10 @@ def _pack(buffer: Buffer, rank: Rank) -> None:
 
 def _hand_back(segment: Segment, value: Tensor, rank: Rank) -> None:
     """Make `value` [numel] the gradient that a segment is, or the part of it."""
-    whole = rank.gradients[segment.tensor].clone().flatten()
-    _part(segment, whole).copy_(value)
+    whole = value.clone()
+    if segment.begin is not None:
+        whole = rank.gradients[segment.tensor].clone().flatten()
+        _part(segment, whole).copy_(value)
     rank.set_gradient(segment.tensor, whole)
 
 

@@ -59,8 +59,10 @@ def stacks_of(world_size: int) -> list[list[str]]:
 
 def test_every_technique_is_in_some_stack():
     defaults = {"all-gather", "error-feedback"}
-    # Those of mixtures have nothing to do in a model without any: tests/runtime/test_mixture.py runs them.
-    known = {name for name in registry.techniques() if not registry.technique(name).slot.of_mixtures}
+    # Those of mixtures have nothing to do in a model without any: tests/runtime/test_mixture.py runs them. Those of input
+    # are for plans only: no run does what they say.
+    slots = {name: registry.technique(name).slot for name in registry.techniques()}
+    known = {name for name, slot in slots.items() if not slot.of_mixtures and slot is not Slot.INPUT}
     assert {name for names in stacks() for name in names} | defaults == known
 
 
