@@ -217,8 +217,9 @@ class Planner:
         self.costs = Costs(plan, context)
         self._works: dict[object, Work] = {}
         self._chunks: dict[object, list[dict[Key, Task]]] = {}
-        self._alike: dict[object, float] = {}
-        self._facts: dict[int, object] = {}  # of the tasks of both chains, by identity
+        # What chunks take, by their units: of tasks alike, and of each task by identity.
+        self._taken: dict[object, dict[tuple[int, int], float]] = {}
+        self._alike: dict[int, dict[tuple[int, int], float]] = {}
 
     @staticmethod
     def of(plan: Plan, step: Step, context: Context, axis: str) -> Planner:
@@ -231,7 +232,7 @@ class Planner:
             replace(chain, layers=chain.layers[:number], mixtures=chain.mixtures[:number]) for chain in self.chains
         ]
         few = Planner(self.plan, self.context, replace(self.chained, forward=chains[0], backward=chains[1]))
-        few.costs, few._alike = self.costs, self._alike
+        few.costs, few._taken = self.costs, self._taken
         return few
 
     @property
@@ -245,24 +246,30 @@ class Planner:
         if key not in self._works:
             chain = self.chains[way]
             shape = _shape(_Likeness(chain), key[1], key[2])
-            seconds = tuple(self._seconds(chain, one, dense, mixed) for one in shape.keys)
+            taken = {
+                (number, place): self._seconds(chain, (number, place), dense, mixed)
+                for number, layer in enumerate(chain.layers)
+                for place in range(len(layer))
+            }
+            seconds = tuple([taken[number, place][chunk] for number, place, chunk in shape.keys])
             self._works[key] = replace(shape, seconds=seconds)
         return self._works[key]
 
-    def _seconds(self, chain: Chain, key: Key, dense: Sequence[int], mixed: Sequence[int]) -> float:
-        """Return what a chunk takes; chunks of one size are alike, unless it matters what stands before them."""
-        number, place, chunk = key
-        task = chain.layers[number][place]
-        first, last = chain.ranges(task, dense, mixed)[chunk]
-        units = (first, last) if getattr(task.op, "quadratic", 0.0) else last - first
-        if id(task) not in self._facts:
-            self._facts[id(task)] = _facts(task)
-        alike = (self._facts[id(task)], units)
-        if alike not in self._alike:
-            op = chain.op(key, dense, mixed)
-            span = self.context.span(self.plan, task)
-            self._alike[alike] = float(op.cost_s(self.context.cluster, span))  # TypeError: planned one by one
-        return self._alike[alike]
+    def _seconds(self, chain: Chain, at: tuple[int, int], dense: Sequence[int], mixed: Sequence[int]) -> list[float]:
+        """Return what each chunk of a task takes; those of one size are alike, unless it matters what stands before them."""
+        task = chain.layers[at[0]][at[1]]
+        if id(task) not in self._alike:
+            self._alike[id(task)] = self._taken.setdefault(_facts(task), {})
+        known = self._alike[id(task)]
+        quadratic = bool(getattr(task.op, "quadratic", 0.0))
+        found = []
+        for chunk, (first, last) in enumerate(chain.ranges(task, dense, mixed)):
+            units = (first, last) if quadratic else (0, last - first)
+            if units not in known:
+                op, span = chain.op((*at, chunk), dense, mixed), self.context.span(self.plan, task)
+                known[units] = float(op.cost_s(self.context.cluster, span))  # TypeError: planned one by one
+            found.append(known[units])
+        return found
 
     def step(self, dense: Sequence[int], mixed: Sequence[int], orders: Sequence[Sequence[int]], *, late: bool) -> Step:
         """Return the step with both chains cut and ordered; orders are checked."""

@@ -52,11 +52,11 @@ def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
     planner = Planner.of(plan, plan.steps[0], context, SAMPLES)
     dense, mixed = _chosen(planner, config)
     works = [planner.work(way, dense, mixed) for way in (0, 1)]
-    kinds = ["default"] if config.order == "default" else ["default", "searched"]
-    plans = [
-        planner.best_plan(SAMPLES, dense, mixed, [_whole_order(work, config, kind) for work in works]) for kind in kinds
-    ]
-    return min(plans, key=planner.costs.plan_s)
+    orders = [[default_order(work) for work in works]]
+    if config.order == "searched" and (found := [_whole_order(work, config) for work in works]) != orders[0]:
+        orders.append(found)
+    plans = [planner.best_plan(SAMPLES, dense, mixed, order) for order in orders]
+    return plans[0] if len(plans) == 1 else min(plans, key=planner.costs.plan_s)
 
 
 def _chosen(planner: Planner, config: Config) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -94,12 +94,10 @@ def _degrees(config: Config) -> Iterator[tuple[int, int]]:
                 yield p, q
 
 
-def _whole_order(work: Work, config: Config, kind: str) -> list[int]:
-    """Return the order of all layers. Searched, groups of layers come one after another, each in its own order, which alike ones
+def _whole_order(work: Work, config: Config) -> list[int]:
+    """Return the order of all layers that is found: groups of layers one after another, each in its own order, which alike ones
     share; or the list schedule of all, where that ends sooner.
     """
-    if kind == "default":
-        return default_order(work)
     found: list[int] = []
     known: dict[Work, list[int]] = {}
     last = max(layer for layer, _, _ in work.keys)
