@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from orch.plan import SAMPLES, TOKENS
-from tests.runtime.test_chain import Case, compare, expected, train_all
+from tests.runtime.test_chain import Case, check_equal, expected, train_all
 from tests.runtime.worlds import run
 
 DEGREES = [(1, 3), (2, 1), (2, 2), (4, 4), (5, 3), (3, 8), (11, 11)]
@@ -19,7 +19,7 @@ def test_every_pair_of_degrees(world: int) -> None:
     ranks = run(world, train_all, cases)
     want = expected(cases[0], world)
     for number, case in enumerate(cases):
-        compare(case, [found[number] for found in ranks], want)
+        check_equal(case, [found[number] for found in ranks], want)
 
 
 STACKS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
@@ -41,7 +41,7 @@ def test_every_stack(model: str) -> None:
     ranks = run(4, train_all, cases)
     want = expected(cases[0], 4)
     for number, case in enumerate(cases):
-        compare(case, [found[number] for found in ranks], want)
+        check_equal(case, [found[number] for found in ranks], want)
 
 
 @pytest.mark.long

@@ -209,7 +209,7 @@ def expected(case: Case, world: int, pieces: int = 1) -> dict[str, Any]:
     return {"losses": losses, "judged": judged, "parameters": dict(model.named_parameters())}
 
 
-def compare(case: Case, ranks: list[dict[str, Any]], want: dict[str, Any]) -> None:
+def check_equal(case: Case, ranks: list[dict[str, Any]], want: dict[str, Any]) -> None:
     for rank, found in enumerate(ranks):
         assert found["differences"] == []
         assert found["losses"] == pytest.approx([step[rank] for step in want["losses"]], abs=1e-5)
@@ -238,7 +238,7 @@ def test_cutting_changes_nothing(world: int) -> None:
     ranks = run(world, train_all, cases)
     want = expected(cases[0], world)
     for number, case in enumerate(cases):
-        compare(case, [found[number] for found in ranks], want)
+        check_equal(case, [found[number] for found in ranks], want)
 
 
 @pytest.mark.parametrize("model", ["gpt2", "mixtral", "bert"])
@@ -250,7 +250,7 @@ def test_models_of_transformers(model: str) -> None:
     ]
     ranks = run(2, train_all, cases)
     for number, case in enumerate(cases):
-        compare(case, [found[number] for found in ranks], expected(case, 2))
+        check_equal(case, [found[number] for found in ranks], expected(case, 2))
 
 
 STACKS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
@@ -262,7 +262,7 @@ STACKS: list[tuple[tuple[str, ...], dict[str, Any]]] = [
 @pytest.mark.parametrize(("stack", "knobs"), STACKS)
 def test_techniques_beside_those_for_gradients_and_ways_of_rows(stack: tuple[str, ...], knobs: dict[str, Any]) -> None:
     case = Case(stack=stack, knobs=knobs, nodes=2)
-    compare(case, [found[0] for found in run(4, train_all, [case])], expected(case, 4))
+    check_equal(case, [found[0] for found in run(4, train_all, [case])], expected(case, 4))
 
 
 @pytest.mark.parametrize(("axis", "chunks"), [(TOKENS, 3), (SAMPLES, 2)])
@@ -275,14 +275,14 @@ def test_each_chunk_fills_a_capacity_of_its_own(axis: str, chunks: int) -> None:
     ranks = [found[0] for found in run(2, train_all, [case])]
     for found in ranks:
         found.pop("loads")
-    compare(case, ranks, want)
+    check_equal(case, ranks, want)
 
 
 def test_experts_that_get_no_token() -> None:
     case = Case(dense=2, mixture=3, crowded=True, balance=0.0)
     ranks = [found[0] for found in run(4, train_all, [case])]
     assert ranks[0]["rows"][0][2:] == (0, 0)
-    compare(case, ranks, expected(case, 4))
+    check_equal(case, ranks, expected(case, 4))
 
 
 def test_a_batch_of_another_size_is_refused() -> None:
