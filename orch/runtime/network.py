@@ -118,8 +118,9 @@ class Network:
             if work is not None
         } if program.looks_back else {}  # fmt: skip
         # What nobody waited for in its own step still has gradients to hand back.
+        found = self._streams if self._marks else ()
         self._unread = [
-            [send for send in stream.sends[stream.ended :] if send.task.name in self._marks] for stream in self._streams
+            [send for send in stream.sends[stream.ended :] if send.task.name in self._marks] for stream in found
         ]
         self._executor, self._run, self._carried = executor, run, carried
         self._older = [stream for stream in self._streams if stream.seen < len(stream.works)]
