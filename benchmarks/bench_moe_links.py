@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,11 @@ from orch.units import format_bytes
 
 Cell = dict[str, Any]
 
-STACKS: dict[str, list[str]] = {
+STACKS: dict[str, list[object]] = {
     "naive": ["naive-moe"],
     "tutel": ["tutel"],
     "pipemoe": ["pipemoe"],
+    "two-chunks": [{"pipemoe": {"degree": 2, "degree_backward": 2}}],
     "schemoe": ["schemoe"],
     "fsmoe": ["fsmoe"],
     "fastermoe": ["fastermoe"],
@@ -56,12 +57,19 @@ def recipe(options: argparse.Namespace) -> str:
             "data": "pydoc_text",
             "train": {"batch_per_worker": options.batch, "optimizer": {"adamw": {"lr": 1e-3}}},
             "cluster": options.cluster,
-            "stacks": {name: {key: {} for key in STACKS[name]} for name in ("naive", *options.stacks)},
+            "stacks": {name: _members(STACKS[name]) for name in ("naive", *options.stacks)},
             "baseline": "naive",
             "measure": {"blocks": options.blocks, "steps": options.steps, "warmup": 1},
         },
         sort_keys=False,
     )  # fmt: skip
+
+
+def _members(members: Iterable[object]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for member in members:
+        found.update(member if isinstance(member, dict) else {member: {}})
+    return found
 
 
 def run(options: argparse.Namespace) -> Cell:

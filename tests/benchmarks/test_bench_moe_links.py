@@ -12,7 +12,7 @@ from orch.recipe import load
 
 OPTIONS = argparse.Namespace(
     cluster="emulated-4x200mbit",
-    stacks=["pipemoe", "fsmoe+int8"],
+    stacks=["pipemoe", "two-chunks", "fsmoe+int8"],
     hidden=256,
     layers=1,
     batch=256,
@@ -26,7 +26,7 @@ def test_the_recipe_is_one_in_which_overlap_pays(tmp_path: Path) -> None:
     path = tmp_path / "moe.yaml"
     path.write_text(bench_moe_links.recipe(OPTIONS), encoding="utf-8")
     recipe = load(path)
-    assert list(recipe.stacks) == ["naive", "pipemoe", "fsmoe+int8"]
+    assert list(recipe.stacks) == ["naive", "pipemoe", "two-chunks", "fsmoe+int8"]
     assert predict(recipe).speedup("pipemoe") > bench_moe_links.FASTER
 
 
