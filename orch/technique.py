@@ -44,6 +44,7 @@ class Slot(Enum):
     ALL_TO_ALL = ("all-to-all", "by which way rows of a mixture-of-experts layer get from rank to rank")
     EXPERTS = ("experts", "how the tasks inside a mixture-of-experts layer are cut and ordered")
     INPUT = ("input", "how batches are read and copied to the device")
+    SHARING = ("sharing", "how ranks that share samples meet behind attention")
 
     def __init__(self, label: str, summary: str) -> None:
         self.label = label
@@ -57,7 +58,7 @@ class Slot(Enum):
     @property
     def of_mixtures(self) -> bool:
         """Whether only models with mixtures of experts have this part."""
-        return self in (Slot.CODEC, Slot.ALL_TO_ALL, Slot.EXPERTS)
+        return self in (Slot.CODEC, Slot.ALL_TO_ALL, Slot.EXPERTS, Slot.SHARING)
 
 
 class Knobs(BaseModel):

@@ -80,6 +80,7 @@ def test_passes_run_in_the_order_of_slots():
         Slot.ALL_TO_ALL,
         Slot.EXPERTS,
         Slot.INPUT,
+        Slot.SHARING,
     ]
 
 

@@ -9,11 +9,11 @@ from orch.units import format_seconds
 
 MARKS = {
     "forward": "F", "backward": "B", "update": "U", "idle": ".", "expert": "E", "expert_backward": "E", "all_to_all": "X",
-    "gather_rows": "G", "scatter_rows": "S", "attend": "A", "attend_backward": "A",
+    "gather_rows": "G", "scatter_rows": "S", "sum_rows": "+", "attend": "A", "attend_backward": "A",
 }  # fmt: skip
 LEGEND = (
     "F forward, B backward, U update, c other computing, 0-9a-z bucket of a collective, . idle: what fills most of a column\n"
-    "E experts of a mixture, X rows on their way to them or back, G, S rows shared and added up inside a node\n"
+    "E experts of a mixture, X rows on their way to them or back, G, S, + rows gathered, shared and added up inside a node\n"
     "A attention and what else is dense between mixtures, where it is cut into chunks as they are"
 )
 

@@ -36,6 +36,7 @@ from orch.track.directory import Facts, RunDirectory
 from orch.track.settings import runs_root
 from orch.track.tracker import RunLog, Tracker
 from orch.units import format_count, format_seconds
+from orch.workload.layout import SHARES, SLICES
 
 if TYPE_CHECKING:
     from orch.experiment.execute import Execution
@@ -126,14 +127,21 @@ def _as_begun(asked: Invocation, past: RunDirectory) -> Invocation:
     return replace(asked, recipe=recipe, overrides=asked.overrides or overrides, on=asked.on or on)
 
 
-def _refuse_gathers(recipe: Recipe) -> None:
-    """Refuse stacks that gather rows for experts cut into slices: rows that go to all slices at once run, these do not."""
-    if recipe.layout.slices == 1:
+def _refuse_layout(recipe: Recipe) -> None:
+    """Refuse what can be shared out in plans only: shares of tokens, most models' attention, and rows that are gathered for
+    experts cut into slices; rows that go to all slices at once run.
+    """
+    layout = recipe.layout
+    if layout.tensor > 1 and (layout.tokens == SHARES or not recipe.model.shared):
+        what = "shares of tokens outside attention" if layout.tokens == SHARES else f"attention of {recipe.model.name}"
+        hint = "parallel.tokens=whole with char-moe or gpt2-moe runs; or parallel.tensor=1, or --simulate"
+        raise OrchError(f"{what} can be shared out in a plan, not when it runs", code="E604", hint=hint)
+    if layout.slices == 1:
         return
     inputs = described(recipe)
     for name in recipe.stacks:
         plan, _ = plan_stack(recipe, name, inputs, timed=False)
-        if any(task.op.kind == "gather_rows" for step in plan.steps for task in step):
+        if any(task.op.kind == "gather_rows" and task.group == SLICES for step in plan.steps for task in step):
             message = f"stack {name} gathers rows for experts that are cut into slices: it can be planned, not run"
             hint = "add parm: {schedule: s1}, or parallel.slices=1, or --simulate"
             raise OrchError(message, code="E604", hint=hint)
@@ -147,7 +155,7 @@ def refuse(recipe: Recipe) -> None:
     if not recipe.model.runs:
         message = f"model {recipe.model.name} has only a profile: it can be planned, not run"
         raise OrchError(message, code="E604", hint="models that run: orch list models; or --simulate")
-    _refuse_gathers(recipe)
+    _refuse_layout(recipe)
     for stack in recipe.stacks.values():
         for member in stack.members:
             if (why := member.technique.planned_only) is not None and (reason := why(member.config)):

@@ -153,10 +153,18 @@ class Measurements:
     def inputs(self) -> Inputs:
         """Return what predictions compute with, from all rounds so far."""
         merged = {key: _over_rounds(_settled(seen)) for key, seen in self._seen.items()}
-        # Watching shows the parts of a mixture, not that they are one.
-        mixtures, stages = self._recipe.model.mixtures, self._recipe.model.stages
+        # Watching shows the parts of a mixture, or of attention, not that they are one.
+        model = self._recipe.model
         found = {name: self._in_its_blocks(name, merged[key]) for name, key in self._keys.items()}
-        profiles = {name: replace(seen.profile, mixtures=mixtures, stages=stages) for name, seen in found.items()}
+        profiles = {
+            name: replace(
+                seen.profile,
+                mixtures=model.mixtures,
+                stages=model.stages,
+                attentions=tuple(one.among([part.name for part in seen.profile.modules]) for one in model.attentions),
+            )
+            for name, seen in found.items()
+        }
         slower = {name: seen.step_s / merged[self._keys[name]].step_s for name, seen in found.items()}
         return Inputs(self._cluster(slower), profiles, {name: seen.update_s for name, seen in found.items()})
 

@@ -214,7 +214,7 @@ def plan_stack(recipe: Recipe, stack: str, inputs: Inputs, *, timed: bool = True
 
 def _local(recipe: Recipe, profile: Profile) -> Profile:
     """Return what one worker holds of the model."""
-    return profile.spread(recipe.layout.experts, recipe.layout.slices)
+    return recipe.layout.local(profile)
 
 
 def footprint(recipe: Recipe, name: str, inputs: Inputs, plan: Plan) -> Footprint:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from orch.errors import OrchError, Position, did_you_mean
+from orch.models.attention import Attention
 from orch.models.kinds import Interface, refuse_mismatch
 from orch.models.model import Model, ModelKnobs, validated
 
@@ -91,6 +92,11 @@ class NamedModel:
         return self.model.runs
 
     @property
+    def shared(self) -> bool:
+        """Whether ranks may share its attention when it runs."""
+        return self.model.shared
+
+    @property
     def interface(self) -> Interface:
         """What it reads and answers."""
         return self.model.interface(self.knobs)
@@ -104,6 +110,11 @@ class NamedModel:
     def stages(self) -> tuple[Stage, ...]:
         """The dense work that leads to each of its mixtures."""
         return self.profile().stages if self.model.mixed else ()
+
+    @property
+    def attentions(self) -> tuple[Attention, ...]:
+        """Its attentions that workers can share."""
+        return self.profile().attentions if self.model.mixed else ()
 
     def profile(self, data: ChosenData | None = None) -> Profile:
         """Return its profile; `data` makes no difference."""
@@ -127,10 +138,12 @@ class PythonModel:
     )
 
     runs = True
+    shared = False
     interface = None
     # What a function of the user's calls experts is to orch a part of the model like any other.
     mixtures: ClassVar[tuple[Mixture, ...]] = ()
     stages: ClassVar[tuple[Stage, ...]] = ()
+    attentions: ClassVar[tuple[Attention, ...]] = ()
 
     @property
     def name(self) -> str:
@@ -160,7 +173,7 @@ class ProfileModel:
     path: Path
     kept: Profile
 
-    runs = False
+    runs = shared = False
     interface = None
 
     @property
@@ -172,6 +185,11 @@ class ProfileModel:
     def stages(self) -> tuple[Stage, ...]:
         """The dense work that leads to each of its mixtures."""
         return self.kept.stages
+
+    @property
+    def attentions(self) -> tuple[Attention, ...]:
+        """Its attentions that workers can share."""
+        return self.kept.attentions
 
     @property
     def name(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from orch.models.attention import Attention
 from orch.models.profile import SLOTTED, Mixture, Module, Profile, Tensor
 from orch.models.stage import Stage
 
@@ -24,6 +25,7 @@ class Draft:
     tensors: list[Tensor] = field(default_factory=list)
     ready: dict[str, tuple[str, ...]] = field(default_factory=dict)
     mixtures: list[Mixture] = field(default_factory=list)
+    attentions: list[Attention] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
     # Where the stage being written begins, None before the first block; where its attention has ended.
     _stage: int | None = None
@@ -75,6 +77,13 @@ class Draft:
         """The products QK^T and PV of one block. A fused kernel never stores the scores."""
         self.module(f"{name}#scores", 2 * seq_len**2 * hidden, 0 if fused else heads * seq_len**2)
         self.module(f"{name}#values", 2 * seq_len**2 * hidden, seq_len * hidden)
+
+    def shareable(
+        self, name: str, enter: str, heads: int, rows: int, hidden: int, widths: tuple[tuple[str, int], ...]
+    ) -> None:
+        """Let ranks share the attention whose modules are `enter` and all behind it: see `orch.models.attention`."""
+        names = [module.name for module in self.modules]
+        self.attentions.append(Attention(name, heads, rows, hidden, tuple(names[names.index(enter) :]), widths))
 
     def mixture(
         self,
@@ -161,5 +170,5 @@ class Draft:
         ready = [tensor for module in reversed(self.modules) for tensor in self.ready[module.name]]
         return Profile(
             name, tuple(self.modules), tuple(self.tensors), tuple(ready), source, mixtures=tuple(self.mixtures),
-            stages=tuple(self.stages),
+            stages=tuple(self.stages), attentions=tuple(self.attentions),
         )  # fmt: skip

@@ -114,6 +114,12 @@ def gpt2_draft(knobs: LibraryKnobs, feed_forward: FeedForward) -> Draft:
         draft.linear(f"{block}.attn.c_attn", rows, hidden, 3 * hidden, across=True)
         draft.attention(f"{block}.attn", rows, hidden, knobs.num_heads, fused=knobs.attention == "fused")
         draft.linear(f"{block}.attn.c_proj", rows, hidden, hidden, across=True)
+        widths = (
+            (f"{block}.attn.c_attn.weight", 1),
+            (f"{block}.attn.c_attn.bias", 0),
+            (f"{block}.attn.c_proj.weight", 0),
+        )
+        draft.shareable(f"{block}.attn", f"{block}.attn.c_attn", knobs.num_heads, rows, hidden, widths)
         draft.end_attention()
         draft.norm(f"{block}.ln_2", rows, hidden)
         feed_forward(draft, block, layer)
@@ -151,6 +157,10 @@ def bert_draft(knobs: LibraryKnobs, feed_forward: FeedForward) -> Draft:
             draft.linear(f"{block}.attention.self.{part}", rows, hidden, hidden)
         draft.attention(f"{block}.attention.self", rows, hidden, knobs.num_heads, fused=knobs.attention == "fused")
         draft.linear(f"{block}.attention.output.dense", rows, hidden, hidden)
+        parts = [f"{block}.attention.self.{part}" for part in ("query", "key", "value")]
+        widths = (*((f"{part}.{kind}", 0) for part in parts for kind in ("weight", "bias")),
+                  (f"{block}.attention.output.dense.weight", 1))  # fmt: skip
+        draft.shareable(f"{block}.attention", parts[0], knobs.num_heads, rows, hidden, widths)
         draft.norm(f"{block}.attention.output.LayerNorm", rows, hidden)
         draft.end_attention()
         feed_forward(draft, block, layer)
@@ -210,6 +220,8 @@ def char_draft(knobs: TransformerKnobs, feed_forward: FeedForward) -> Draft:
         draft.linear(f"{block}.qkv", rows, hidden, 3 * hidden)
         draft.attention(block, rows, hidden, knobs.num_heads, fused=True)
         draft.linear(f"{block}.out", rows, hidden, hidden)
+        widths = ((f"{block}.qkv.weight", 0), (f"{block}.qkv.bias", 0), (f"{block}.out.weight", 1))
+        draft.shareable(block, f"{block}.qkv", knobs.num_heads, rows, hidden, widths)
         draft.end_attention()
         draft.norm(f"{block}.norm2", rows, hidden)
         feed_forward(draft, block, layer)

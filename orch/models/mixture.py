@@ -7,6 +7,7 @@ A sample is one sequence. The gate is a product without bias; experts are counte
 from __future__ import annotations
 
 from functools import lru_cache
+from math import gcd
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -129,8 +130,14 @@ class MoeLayersKnobs(MixtureKnobs, ModelKnobs):
     inner: int = count(4096, "width of an expert")
     gated: bool = Field(False, description="an expert has three products, as Mixtral's, in place of two")
     attention: bool = Field(False, description="attention comes before each mixture")
-    shared: int = count(1, "ranks that share a sample's tokens, and the weights of its attention")
+    keys: int | None = Field(None, ge=1, strict=True, description="width of keys, and of values; default: hidden")
+    shared: int = count(
+        1,
+        "ranks that share a sample's tokens, and the weights of its attention; parallel.tensor draws what they tell one another",
+    )
     every: int = count(1, "each how many-th layer has a mixture: every one", most=1)
+    # They predict nothing.
+    looks_ahead: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def _shares_are_whole(self) -> Self:
@@ -194,6 +201,10 @@ def mixtral_profile(knobs: MixtralKnobs) -> Profile:
             draft.linear(f"{block}.self_attn.{part}", rows, hidden, outputs, bias=False)
         draft.attention(f"{block}.self_attn", rows, hidden, knobs.num_heads, fused=True)
         draft.linear(f"{block}.self_attn.o_proj", rows, hidden, hidden, bias=False)
+        widths = ((f"{block}.self_attn.q_proj.weight", 0), (f"{block}.self_attn.k_proj.weight", 0),
+                  (f"{block}.self_attn.v_proj.weight", 0), (f"{block}.self_attn.o_proj.weight", 1))  # fmt: skip
+        enter = f"{block}.self_attn.q_proj"
+        draft.shareable(f"{block}.self_attn", enter, knobs.key_value_heads, rows, hidden, widths)
         draft.end_attention()
         draft.scale(f"{block}.post_attention_layernorm", rows, hidden)
         if knobs.mixed(layer):
@@ -213,14 +224,15 @@ def mixtral_profile(knobs: MixtralKnobs) -> Profile:
 def moe_layers_profile(knobs: MoeLayersKnobs) -> Profile:
     """Return the profile of bare layers. Gates are not trained, so that a mixture alone has no gradient to send.
 
-    What ranks that share a sample tell one another about its attention is not in it.
+    Attention can be shared by any number of ranks that divides `hidden` and `keys`: heads are not counted.
     """
     draft, rows, hidden = Draft(), knobs.seq_len // knobs.shared, knobs.hidden
+    keys = knobs.keys or hidden
     draft.begin_blocks(causal=True)
     for layer in range(knobs.num_layers):
         name = f"layers.{layer}"
         if knobs.attention:
-            for part, outputs in (("qkv", 3 * hidden), ("out", hidden)):
+            for part, outputs in (("qkv", hidden + 2 * keys), ("out", hidden)):
                 if part == "out":
                     scores = 2 * rows * knobs.seq_len * hidden
                     draft.module(f"{name}#scores", scores, 0)
@@ -228,6 +240,8 @@ def moe_layers_profile(knobs: MoeLayersKnobs) -> Profile:
                 weight = f"{name}.{part}.weight"
                 draft.module(f"{name}.{part}", 2 * rows * hidden * outputs, rows * outputs, ready=(weight,))
                 draft.tensor(weight, outputs // knobs.shared, hidden, modules=(f"{name}.{part}",))
+            widths = ((f"{name}.qkv.weight", 0), (f"{name}.out.weight", 1))
+            draft.shareable(name, f"{name}.qkv", gcd(hidden, keys), rows, hidden, widths)
             draft.end_attention()
         _mixture(draft, f"{name}.moe", knobs, rows, hidden, knobs.inner, gated=knobs.gated)
         draft.ready[f"{name}.moe.gate"] = ()
@@ -249,6 +263,7 @@ MODELS = (
         next_token,
         "orch.models.zoo.mixed:char_moe",
         mixed=True,
+        shared=True,
     ),
     Model(
         "gpt2-moe",
@@ -260,6 +275,7 @@ MODELS = (
         next_token,
         "orch.models.zoo.mixed:gpt2_moe",
         mixed=True,
+        shared=True,
     ),
     Model(
         "bert-moe",

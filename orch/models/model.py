@@ -75,7 +75,8 @@ def validated(knobs: type[K], arguments: Mapping[str, Any], prefix: str, where: 
 @dataclass(frozen=True)
 class Model:
     """A model by name. `builder` is `module:function` with (knobs) -> torch.nn.Module; empty for a model that has only
-    a profile, which can be planned and simulated but not run. `mixed`: it has mixtures of experts.
+    a profile, which can be planned and simulated but not run. `mixed`: it has mixtures of experts; `shared`:
+    ranks may share its attention when it runs.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Model:
     interface: Callable[[Any], Interface]
     builder: str = ""
     mixed: bool = False
+    shared: bool = False
 
     @property
     def runs(self) -> bool:

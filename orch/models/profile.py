@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from orch.errors import OrchError
+from orch.models.attention import Attention
 from orch.models.stage import Stage
 
 # The split of a measured total over modules (baselines-dp brief, section 5; derived there and used by all its
@@ -81,7 +82,8 @@ class Mixture:
 
     `tokens` of a sample reach it, `hidden` numbers wide; an expert is `inner` wide and starts `products` matrix products.
     `capacity_factor` None: no token is dropped, and what an expert gets depends on the data. `order`: tokens are laid out
-    as rows by a `sort`, or by products with matrices of ones and zeros (`einsum`).
+    as rows by a `sort`, or by products with matrices of ones and zeros (`einsum`). `mixed`: what is routed are no tokens, but
+    what a gate made of all tokens of a sample.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Mixture:
     capacity_factor: float | None = None
     products: int = 2
     order: str = "sort"
+    mixed: bool = False
 
     def local(self, ranks: int, slices: int = 1) -> int:
         """Return how many experts each of `ranks` ranks holds. Raises OrchError (E412) where they cannot be shared out
@@ -126,7 +129,7 @@ class Mixture:
         if gate == "expert-choice":
             return slotted
         slots = self.experts * slotted.capacity(self.tokens)
-        return replace(slotted, tokens=slots, top_k=1, capacity_factor=1.0)
+        return replace(slotted, tokens=slots, top_k=1, capacity_factor=1.0, mixed=True)
 
     def capacity(self, tokens: int) -> int:
         """Return the slots each expert has for one worker's `tokens`: ceil(k f S / E), at least 1.
@@ -175,6 +178,8 @@ class Profile:
     mixtures: tuple[Mixture, ...] = ()
     # Of each mixture in turn, where its model says how: what of the dense work before it may be cut.
     stages: tuple[Stage, ...] = ()
+    # Attention that ranks can share.
+    attentions: tuple[Attention, ...] = ()
 
     def __post_init__(self) -> None:
         _unique(self.name, "module", [module.name for module in self.modules])
@@ -189,10 +194,11 @@ class Profile:
         for ready in self.ready_order:
             if ready not in self._tensors:
                 raise _bad(self.name, f"the ready order names {ready!r}, which is no tensor of the profile")
-        for mixture in self.mixtures:
-            for part in (mixture.gate_module, mixture.experts_module):
-                if part not in known:
-                    raise _bad(self.name, f"mixture {mixture.name!r} needs module {part!r}, which it does not list")
+        parts = [(f"mixture {m.name!r}", part) for m in self.mixtures for part in (m.gate_module, m.experts_module)]
+        parts += [(f"attention {one.name!r}", part) for one in self.attentions for part in one.modules]
+        for owner, part in parts:
+            if part not in known:
+                raise _bad(self.name, f"{owner} needs module {part!r}, which it does not list")
 
     @cached_property
     def _modules(self) -> dict[str, int]:
@@ -320,7 +326,7 @@ class Profile:
             "ready_order": list(self.ready_order),
         } | {
             key: [asdict(one) for one in values]
-            for key, values in (("mixtures", self.mixtures), ("stages", self.stages))
+            for key, values in (("mixtures", self.mixtures), ("stages", self.stages), ("attentions", self.attentions))
             if values
         }  # fmt: skip
 
@@ -340,6 +346,7 @@ class Profile:
                     Stage(**stage | {key: tuple(stage[key]) for key in ("attend", "gate")})
                     for stage in data.get("stages", ())
                 ),
+                attentions=tuple(Attention.read(one) for one in data.get("attentions", ())),
             )
         except (KeyError, TypeError) as error:
             raise _bad(str(data.get("name", "?")), f"not a profile: {error}") from None

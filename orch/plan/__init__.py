@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         UnpackRows,
     )
     from orch.plan.shadows import AddShadows, ReturnGradients, ShadowBackward, ShadowExperts, ShareExpert
+    from orch.plan.sharing import Join, Meet, Project, SumRows, meeting
 
 # Only plans of mixtures need these modules: they are loaded when a name of theirs is asked for.
 _MIXTURES = (
@@ -65,6 +66,7 @@ _MIXTURES = (
     "orch.plan.chain",
     "orch.plan.chaining",
     "orch.plan.shadows",
+    "orch.plan.sharing",
 )
 
 
@@ -116,12 +118,15 @@ __all__ = [
     "GateBackward",
     "GatherRows",
     "Group",
+    "Join",
+    "Meet",
     "Operation",
     "Order",
     "OrderBackward",
     "PackRows",
     "Plan",
     "PlanError",
+    "Project",
     "RecodeRows",
     "ReduceScatter",
     "Restore",
@@ -134,6 +139,7 @@ __all__ = [
     "ShadowExperts",
     "ShareExpert",
     "Step",
+    "SumRows",
     "Task",
     "UnpackRows",
     "Update",
@@ -146,6 +152,7 @@ __all__ = [
     "cut_crossings",
     "diff",
     "from_json",
+    "meeting",
     "recut",
     "to_json",
 ]

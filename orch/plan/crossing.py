@@ -134,12 +134,14 @@ def _backward(task: Task) -> bool:
 
 def cells(step: Step, module: str) -> tuple[tuple[int, int], ...]:
     """Return the positions of layer `module` cut wherever a chunk of its forward or backward begins: what a worker must
-    know of the rows it gets, as forward and backward may be cut differently.
+    know of the rows it gets, as forward and backward, and rows on their way back, may be cut differently.
     """
     bounds: set[int] = set()
     for task in step:
         op = task.op
-        if isinstance(op, Expert | ExpertBackward) and op.module == module:
+        if isinstance(op, AllToAll) and op.part in _TOLD:
+            continue
+        if isinstance(op, AllToAll | Expert | ExpertBackward) and op.module == module:
             bounds |= {op.begin, op.end}
     return tuple(pairwise(sorted(bounds)))
 

@@ -72,9 +72,14 @@ class Layout(Compute):
 
 @dataclass(frozen=True, slots=True)
 class Order(Layout):
-    """Lay a worker's tokens out as rows, expert after expert."""
+    """Lay a worker's tokens out as rows, expert after expert. Where ranks share tokens: the `tokens` of which each may take
+    a part, before the gate sees them (0: none may), the `rows` they make, and the `width` of both.
+    """
 
     kind: ClassVar[str] = "order"
+    tokens: int = field(default=0, metadata={"unsaid": True})
+    rows: int = field(default=0, metadata={"unsaid": True})
+    width: int = field(default=0, metadata={"unsaid": True})
 
     def run(self, executor: Executor) -> None:
         _layer(executor, self.module).order(self.begin, self.end)

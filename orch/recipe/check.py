@@ -104,9 +104,9 @@ class Recipe:
         return self.spec.sweep
 
     def batch_per_worker(self, stack: str | None = None) -> int:
-        """Return the samples each worker takes in a step [samples]."""
+        """Return the samples each worker takes in a step [samples]; workers that share samples take the same."""
         train = self.stacks[stack].train if stack is not None else self.train
-        return train.batch_per_worker or (train.global_batch or 0) // self.described.world_size
+        return train.batch_per_worker or (train.global_batch or 0) // self.layout.readers
 
     def training_steps(self, stack: str) -> int:
         """Return the updates of a whole training of one stack."""
@@ -115,7 +115,7 @@ class Recipe:
     def on_nodes(self, nodes: int) -> Recipe:
         """Return this recipe on a cluster of fewer nodes, all alike. OrchError: the global batch cannot be shared so."""
         smaller = self.described.model_copy(update={"nodes": nodes})
-        _check_batches(self.tree, self.stacks, smaller)
+        _check_batches(self.tree, self.stacks, smaller.world_size)
         return replace(self, described=smaller, layout=Layout.of(smaller.world_size, ()))
 
     def resolved(self) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def check(composed: Composed) -> Recipe:
     stacks = _stacks(tree, spec)
     _check_techniques(tree, stacks)
     _check_baseline(tree, spec, stacks)
-    _check_batches(tree, stacks, cluster)
+    _check_batches(tree, stacks, max(1, cluster.world_size // (spec.parallel or Parallel()).tensor))
     check_faults(tree, spec, stacks, cluster)
     model = chosen_model(tree, spec.model)
     if any(mixture.capacity_factor is not None for mixture in model.mixtures):
@@ -244,7 +244,10 @@ def _layout(tree: Node, spec: RecipeFile, cluster: ClusterSpec, model: ChosenMod
         return Layout(cluster.world_size)
     asked = spec.parallel or Parallel()
     try:
-        return Layout.of(cluster.world_size, mixtures, asked.experts, asked.slices)
+        layout = Layout.of(cluster.world_size, mixtures, **asked.model_dump())
+        if layout.tensor > 1:
+            layout.local(model.profile())
+        return layout
     except OrchError as error:
         raise error.at((node or tree.get("model") or tree).place) from None
 
@@ -290,9 +293,9 @@ def _check_baseline(tree: Node, spec: RecipeFile, stacks: Mapping[str, Stack]) -
         )
 
 
-def _check_batches(tree: Node, stacks: Mapping[str, Stack], cluster: ClusterSpec) -> None:
+def _check_batches(tree: Node, stacks: Mapping[str, Stack], workers: int) -> None:
     for stack in stacks.values():
-        batch, workers = stack.train.global_batch, cluster.world_size
+        batch = stack.train.global_batch
         if batch is not None and batch % workers:
             node = (
                 tree.find(("when", stack.name, "train", "global_batch")) or tree.find(("train", "global_batch")) or tree

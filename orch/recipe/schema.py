@@ -225,7 +225,7 @@ class Train(Section):
 
 
 class Parallel(Section):
-    """Where the experts of mixtures live; all else of a model is on every worker."""
+    """Where the experts of mixtures live, and which workers share a sample; all else of a model is on every worker."""
 
     experts: Count | None = Field(
         default=None,
@@ -233,6 +233,15 @@ class Parallel(Section):
     )
     slices: Count = Field(
         default=1, description="neighbouring workers that share each expert, a slice of its width each"
+    )
+    tensor: Count = Field(
+        default=1,
+        description="neighbouring workers that share each sample: all read it, and attention's heads are split over them",
+    )
+    tokens: Literal["whole", "shares"] = Field(
+        default="whole",
+        description="what workers that share a sample hold outside attention: the whole of its tokens, or a share each "
+        "(sequence parallelism; planned and simulated only)",
     )
 
 

@@ -218,7 +218,8 @@ def scaling(about: Subject) -> Table:
 
     def row(stack: str, mode: str, workers: int, seconds: float) -> tuple[object, ...]:
         batch, one = about.run.batch_per_worker(stack), alone.get((stack, mode))
-        return stack, mode, workers, seconds, workers * batch / seconds, None if one is None else one / seconds
+        samples = workers // about.run.sharers * batch
+        return stack, mode, workers, seconds, samples / seconds, None if one is None else one / seconds
 
     for cell in about.cells:
         if cell.factor == 1.0:

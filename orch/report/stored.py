@@ -103,6 +103,11 @@ class StoredRun:
         """World size."""
         return int(self.results.get("workers") or self.cluster.world_size)
 
+    @property
+    def sharers(self) -> int:
+        """Workers that share each sample."""
+        return int((self.recipe.get("parallel") or {}).get("tensor") or 1)
+
     def batch_per_worker(self, stack: str) -> int:
         """Return the samples a worker takes in a step of `stack`."""
         train = dict(self.recipe.get("train") or {})
@@ -110,7 +115,9 @@ class StoredRun:
         train.update(change)
         if "batch_per_worker" in change:
             train.pop("global_batch", None)
-        return int(train.get("batch_per_worker") or int(train.get("global_batch") or 0) // max(1, self.workers))
+        return int(
+            train.get("batch_per_worker") or int(train.get("global_batch") or 0) // max(1, self.workers // self.sharers)
+        )
 
 
 @dataclass(frozen=True)

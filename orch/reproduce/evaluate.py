@@ -76,7 +76,7 @@ class CellDraws:
     @property
     def samples(self) -> int:
         """Samples of a step, of all workers."""
-        return self.recipe.batch_per_worker() * self.recipe.cluster.world_size
+        return self.recipe.batch_per_worker() * self.recipe.layout.readers
 
 
 def cells_of(paper: Paper, experiment: str, only: Mapping[str, Any] | None = None) -> list[Cell]:
@@ -122,7 +122,7 @@ def plan_costs(paper: Paper, experiment: str) -> tuple[Setting, ...]:
 
 
 INSIDE = " in a node"
-_CALLED = {"gather_rows": "all-gather", "scatter_rows": "reduce-scatter"}
+_CALLED = {"gather_rows": "all-gather", "scatter_rows": "reduce-scatter", "sum_rows": "all-reduce"}
 Kept = dict[str, list[tuple[Plan, dict[str, Any]]]]
 
 

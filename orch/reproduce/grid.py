@@ -138,11 +138,11 @@ def _read(text: str) -> Any:
 
 def _layer(recipe: Recipe, profile: Profile, batch: int, *, fits: bool) -> _Layer | None:
     train, layout = recipe.train, recipe.layout
-    layout = Layout.of(layout.world_size, profile.mixtures, layout.experts, layout.slices)
+    layout = Layout.of(layout.world_size, profile.mixtures, layout.experts, layout.slices, layout.tensor, layout.tokens)
     plain = mixture_training(
         profile, layout, batch, precision=train.precision, gradient_dtype=train.gradient_dtype, update_s=None
     )
-    local = profile.spread(layout.experts, layout.slices)
+    local = layout.local(profile)
     room = recipe.cluster.device.memory_bytes
     if fits and room is not None:
         needed = peak_memory_bytes(plain, local, batch, train.precision, optimizer_kind(train))
@@ -269,7 +269,7 @@ def _draws(plan: Plan, step_s: Array, nbytes: float, per_node: int) -> StackDraw
 
 
 # What may differ between layers that share a plan: everything else must not.
-_SIZES = ("flops", "moved_bytes", "seconds", "numel", "width", "hidden", "positions", "end")
+_SIZES = ("flops", "moved_bytes", "seconds", "numel", "width", "hidden", "tokens", "rows", "positions", "end")
 
 
 def _shape(plan: Plan) -> Any:

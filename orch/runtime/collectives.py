@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from orch.runtime import ring
-from orch.runtime.legs import Parcel
+from orch.runtime.legs import Gathered, Parcel, Summed
 
 
 def all_reduce(backend: Any, flat: Tensor) -> Any:
@@ -54,7 +54,11 @@ def reduce(backend: Any, flat: Tensor, root: int) -> Any:
 
 
 def hand_over(backend: Any, parcel: Parcel, place: int) -> Any:
-    """Launch what `parcel` asks for, of which this rank is the `place`-th; return the work that ends last."""
+    """Launch what `parcel` is for, of whose ranks this is the `place`-th; return the work that ends last."""
+    if isinstance(parcel, Summed):
+        return all_reduce(backend, parcel.sent.view(-1))
+    if isinstance(parcel, Gathered):
+        return all_gather(backend, parcel.received.view(-1), parcel.sent.view(-1))
     sent, received, to, by = parcel.sent, parcel.received, parcel.sent_split, parcel.received_split
     if parcel.root is not None:
         return (reduce if parcel.adds else broadcast)(backend, sent, parcel.root)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from orch.plan import (
     ACROSS,
@@ -184,12 +185,44 @@ def _undone(plan: Plan, task: Task, step: StepRecord, number: int) -> Iterator[s
     assert isinstance(op, AllToAll)
     other = _leg(plan, step, op, RETURNS[op.part], op.leg)
     if other is None:
-        yield f"task {task.name!r} returns rows that no task brought"
+        yield from _pieces_undone(plan, task, step)
     elif (step.sent[number], step.received[number]) != (step.received.get(other), step.sent.get(other)):
         yield (
             f"task {task.name!r} handed over {step.sent[number]} bytes and got {step.received[number]}; "
             f"{_task(plan, step, other).name!r} got {step.received.get(other)} and had handed over {step.sent.get(other)}"
         )
+
+
+def _pieces_undone(plan: Plan, task: Task, step: StepRecord) -> Iterator[str]:
+    """Yield where the pieces in which a chunk returns, of which `task` is one, do not undo together what brought it."""
+    op = task.op
+    assert isinstance(op, AllToAll)
+    tasks = plan.steps[step.place].tasks
+    brought = [
+        number
+        for number, other in enumerate(tasks)
+        if isinstance(mate := other.op, AllToAll)
+        and (mate.part, mate.module, mate.leg) == (RETURNS[op.part], op.module, op.leg)
+        and mate.begin <= op.begin
+        and op.end <= mate.end
+    ]
+    if not brought:
+        yield f"task {task.name!r} returns rows that no task brought"
+        return
+    whole: Any = tasks[brought[0]].op
+    if op.end < whole.end:
+        return  # the last piece speaks for all
+    pieces = [
+        number
+        for number, other in enumerate(tasks)
+        if isinstance(mate := other.op, AllToAll)
+        and (mate.part, mate.module, mate.leg) == (op.part, op.module, op.leg)
+        and whole.begin <= mate.begin
+        and mate.end <= whole.end
+    ]
+    sent, received = (sum(found.get(number, 0) for number in pieces) for found in (step.sent, step.received))
+    if (sent, received) != (step.received.get(brought[0]), step.sent.get(brought[0])):
+        yield f"the pieces up to {task.name!r} handed over {sent} bytes and got {received}, which is not what came"
 
 
 def _task(plan: Plan, step: StepRecord, number: int) -> Task:

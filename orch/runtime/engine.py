@@ -21,6 +21,7 @@ from orch.plan import Attend, Collective, Plan, Rows
 from orch.runtime.base import Engine, Groups, Setup
 from orch.runtime.chains import Chains
 from orch.runtime.conformance import differences
+from orch.runtime.meetings import Meetings
 from orch.runtime.mixtures import Mixtures
 from orch.runtime.network import Network
 from orch.runtime.program import LAYER, OPERATION, Program, Send, Stage, compile_step
@@ -59,6 +60,7 @@ class PlanEngine(Engine):
             self._chains = Chains(plan, model, self, self._mixtures.crossing, self._mixtures.dtypes)
         # Whether tasks inside layers are being walked: what modules run then, the plan knows as those tasks.
         self._crossing = False
+        self._meetings = Meetings(plan, model, self.rank, groups, self)
         self._install_hooks()
 
     # -- the training loop -------------------------------------------------------------------------------------------------
@@ -123,6 +125,7 @@ class PlanEngine(Engine):
         self._mixtures.close()
         if self._chains is not None:
             self._chains.close()
+        self._meetings.close()
         self._network.close()
 
     def _open(self, *, flush: bool) -> None:
@@ -240,8 +243,13 @@ class PlanEngine(Engine):
                 worked = True
         return worked
 
+    @property
+    def active(self) -> bool:
+        """Whether a step is running."""
+        return self._active
+
     def cross(self, name: str, *, backward: bool) -> None:
-        """Walk the tasks of a mixture's crossing, or of a chain of layers, which hands over to this."""
+        """Walk the tasks of a mixture's crossing, of a chain of layers, or of a meeting, which hands over to this."""
         place = self._program.crossings.get((name, backward)) if self._active else None
         time = self._now()
         self._close_forward(time)
@@ -332,7 +340,9 @@ class PlanEngine(Engine):
         self._network.exchange(self.layer(op.module).parcel(op))
 
     def layer(self, name: str) -> Any:
-        """Return mixture `name` as it runs in this step, in a chain or by itself."""
+        """Return mixture `name` as it runs in this step, in a chain or by itself, or the meeting called so."""
+        if name in self._meetings.running:
+            return self._meetings.running[name]
         return self._mixtures.running(name) if self._chains is None else self._chains.running[name]
 
     def cells(self, name: str) -> tuple[tuple[int, int], ...] | None:

@@ -37,6 +37,28 @@ class Parcel:
 
 
 @dataclass(frozen=True)
+class Summed(Parcel):
+    """What every rank hands over a part of a sum of, and fills with the sum: one tensor, in place."""
+
+    @staticmethod
+    def of(value: Tensor) -> Summed:
+        """Return the parcel of a copy of `value`."""
+        copy = value.clone(memory_format=torch.contiguous_format)
+        return Summed(copy, copy, [], [])
+
+
+@dataclass(frozen=True)
+class Gathered(Parcel):
+    """What every rank hands over a part of [Q, M], and fills with all parts, rank after rank [P Q, M]."""
+
+    @staticmethod
+    def of(value: Tensor, ranks: int) -> Gathered:
+        """Return the parcel of this rank's part `value`."""
+        part = value.contiguous()
+        return Gathered(part, part.new_empty(ranks * part.shape[0], *part.shape[1:]), [], [])
+
+
+@dataclass(frozen=True)
 class Tallies:
     """Rows of one chunk: `mine` [P] of this rank meant for each rank, `theirs` [P] of each rank meant for this one, and
     `relayed` [m][N], those that each neighbour sends through this rank to each node.
@@ -64,6 +86,18 @@ class Legs:
     def leaving(self, key: Key) -> Tensor | None:
         """Take back what was to be handed over, None where nobody said."""
         return self._leaving.pop(key, None)
+
+    def around(self, key: Key) -> tuple[Key, Tensor] | None:
+        """Return the larger chunk, and its rows, of which `key` is a piece; after its last piece it is gone."""
+        part, chunk = key
+        for other, rows in self._leaving.items():
+            larger = other[1]
+            same = other[0] == part and (larger.turn, larger.turns) == (chunk.turn, chunk.turns)
+            if same and larger.begin <= chunk.begin and chunk.end <= larger.end:
+                if chunk.end == larger.end:
+                    del self._leaving[other]
+                return other, rows
+        return None
 
     def arrive(self, key: Key, rows: Tensor) -> None:
         """Let `rows` be what has come."""

@@ -10,7 +10,7 @@ K cells (positions cut wherever a chunk of forward or backward begins), Q rows t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -21,12 +21,13 @@ from orch.errors import RunError
 from orch.models.load import Load
 from orch.models.zoo.gates import Routing
 from orch.models.zoo.mixture import MixtureLayer, Rows, mixture_layers
-from orch.plan import COUNTS, RELAYED, AllToAll, Chunk, PackRows, UnpackRows
+from orch.plan import COUNTS, RELAYED, AllToAll, Chunk, GatherRows, PackRows, UnpackRows
 from orch.plan import Rows as Move
-from orch.runtime.legs import Legs, Parcel, Tallies
+from orch.runtime.legs import Gathered, Legs, Parcel, Tallies
 from orch.runtime.pieces import backward, forward
+from orch.runtime.shares import Shares
+from orch.runtime.table import Cell, Table
 
-Cell = tuple[int, int]
 # What forward saved, joined.
 _ALL = Chunk(0, -1)
 
@@ -41,7 +42,8 @@ class LayerRun:
     """One mixture in one step. Made when the layer is called, gone when its backward has ended.
 
     `ranks` and `place`: how many share the experts out, and which this is; so many neighbours hold `slices` of the same
-    experts. `cells` from the plan.
+    experts. `cells` from the plan. `sharing`: how many ranks share the tokens or rows of this layer, each crossing with
+    its own, and which this is; `split`: they share rows, as all of them routed all tokens.
     """
 
     def __init__(
@@ -52,7 +54,11 @@ class LayerRun:
         place: int,
         cells: Sequence[Cell] | None = None,
         slices: int = 1,
+        sharing: tuple[int, int] = (1, 0),
+        split: bool = False,
     ) -> None:
+        self._sharing, self._split = sharing, split
+        self._shares: Shares | None = None
         self.layer = layer
         self.name = name
         self.ranks = ranks
@@ -78,7 +84,7 @@ class LayerRun:
         """Lay the tokens out as rows; know how many go to whom from every cell. All at once, whatever the range."""
         del begin, end
         mixture, number = self.layer.mixture, self.tokens.shape[0]
-        positions = mixture.positions(number)
+        positions = -(-mixture.positions(number) // (self._sharing[0] if self._split else 1))
         cells = [(0, positions)] if self._cells is None else list(self._cells)
         if positions != (planned := cells[-1][1] - cells[0][0]):
             raise RunError(
@@ -88,15 +94,15 @@ class LayerRun:
         self.cells = cells
         self.rows: Rows = self.layer.rows(self.routing, number)
         self.load = self.layer.load
-        begins = torch.tensor([begin for begin, _ in cells[1:]], dtype=torch.int64)
-        cell = torch.bucketize(self.rows.position.cpu(), begins, right=True)
-        counts = self.rows.counts.cpu()
-        expert = torch.repeat_interleave(torch.arange(mixture.experts), counts)
-        tally = torch.bincount(expert * len(cells) + cell, minlength=mixture.experts * len(cells))
-        self._own = _Table(tally.view(1, mixture.experts, len(cells)), cells, self._sent_to)
+        crossing = self.rows
+        if self._split:
+            slots = mixture.capacity_factor is not None
+            self._shares = Shares(self.rows, *self._sharing, positions, mixture.experts, slots=slots)
+            crossing = self._shares.rows
+        self._own = Table.of(crossing, cells, self._sent_to)
         self._local = mixture.experts // (self.ranks // self.slices)
-        self._got: _Table | None = None
-        rows = self.rows.gather(self.tokens)
+        self._got: Table | None = None
+        rows = crossing.gather(self.tokens)
         self._sent_rows = self.layer.call("before_dispatch", {"rows": rows})["rows"]
         self._outputs = torch.empty_like(self._sent_rows)
 
@@ -115,7 +121,7 @@ class LayerRun:
     def restore(self, begin: int, end: int) -> None:
         """Add up each token's rows, weighted."""
         del begin, end
-        self._land("combine", self._outputs)
+        self._outputs = self._land("combine", self._outputs)
         self._outputs = self.layer.call("after_combine", {"rows": self._outputs})["rows"]
         self._weights = self.rows.weights(self.routing.weight).unsqueeze(1).to(self._outputs.dtype)
         self.output = self.rows.scatter(self._outputs * self._weights, self.tokens.shape[0])
@@ -130,7 +136,8 @@ class LayerRun:
         taken = self.rows.route >= 0
         self.weight_gradient = torch.zeros_like(self.routing.weight)
         self.weight_gradient[self.rows.route[taken]] = of_weight[taken]
-        self._sent_gradients = gradient * self._weights
+        gradient = gradient * self._weights
+        self._sent_gradients = gradient if self._shares is None else self._shares.own(gradient)
         self._row_gradients = torch.empty_like(self._sent_gradients)
 
     def expert_backward(self, chunk: Chunk, pieces: int = 1, *, last: bool) -> None:
@@ -149,13 +156,14 @@ class LayerRun:
         self._legs.leave(("dispatch_backward", chunk), back)
         if last:
             for name, parameter in self.layer.experts.named_parameters():
-                # Rows of all ranks came here, each with its own rank's loss: the loss of all is their mean.
-                parameter.grad = self.found[name].div_(self.ranks)
+                # Rows of all ranks came here, each with its own rank's loss: the loss of all is their mean. Of what ranks
+                # share, each row came once, and stands for the loss of all who share it.
+                parameter.grad = self.found[name].div_(self.ranks / self._sharing[0])
 
     def order_backward(self, begin: int, end: int) -> None:
         """Add up the gradients of each token's rows."""
         del begin, end
-        self._land("dispatch_backward", self._row_gradients)
+        self._row_gradients = self._land("dispatch_backward", self._row_gradients)
         self.token_gradient = self.rows.scatter(self._row_gradients, self.tokens.shape[0])
 
     def _saved_at(self, chunk: Chunk, places: Tensor) -> tuple[Tensor, ...]:
@@ -184,7 +192,9 @@ class LayerRun:
         self._legs.arrive(key, op.decode(self._legs.arrived(key)).to(self.tokens.dtype))
 
     def parcel(self, op: Move) -> Parcel:
-        """Return what the all-to-all of `op` hands over and fills."""
+        """Return what the collective of `op` hands over and fills."""
+        if isinstance(op, GatherRows):
+            return self._shared(op)
         op = cast(AllToAll, op)
         if op.part == COUNTS:
             by_part = self._travelling().view(-1, self._local, len(self.cells))
@@ -244,7 +254,7 @@ class LayerRun:
         return counts
 
     @property
-    def _table(self) -> _Table:
+    def _table(self) -> Table:
         """How many rows of each expert here come from whom, in every cell."""
         if self._got is None:
             mixture, cells = self.layer.mixture, len(self.cells)
@@ -257,7 +267,7 @@ class LayerRun:
                 first = self.place // self.slices * self._local
                 mine = self._own.tally[:, first : first + self._local]
                 tally = mine.expand(self.ranks, self._local, cells)
-            self._got = _Table(tally, self.cells, self._got_from)
+            self._got = Table(tally, self.cells, self._got_from)
         return self._got
 
     def _rows_of(self, part: str, chunk: Chunk) -> Tensor:
@@ -265,6 +275,13 @@ class LayerRun:
         left = self._legs.leaving((part, chunk))
         if left is not None:
             return left
+        larger = self._legs.around((part, chunk))
+        if larger is not None:
+            ((_, around), rows), wanted = larger, self._table.places(chunk)
+            places = self._table.places(around)
+            at = torch.empty(int(self._table.tally.sum()), dtype=torch.int64)
+            at[places] = torch.arange(len(places))
+            return rows[at[wanted].to(rows.device)]
         rows = self._sent_rows if part == "dispatch" else self._sent_gradients
         rows = rows[self._own.places(chunk).to(rows.device)]
         if self.slices == 1:
@@ -277,63 +294,31 @@ class LayerRun:
         stays = chunk.turn == 0 and chunk.turns == self.ranks and not self._legs.has(key)
         return self._rows_of(part, chunk) if stays else self._legs.arrived(key)
 
-    def _land(self, part: str, rows: Tensor) -> None:
-        """Put what came back into `rows`, chunk by chunk, where it left from."""
-        for key in self._legs.waiting(part):
-            _, chunk = key
-            came = self._legs.arrived(key)
-            if self.slices > 1:
-                parts = torch.split(came, [number * self.slices for number in self._by_part(chunk)])
-                came = torch.cat([one.view(self.slices, -1, one.shape[1]).sum(0) if len(one) else one for one in parts])
-            rows[self._own.places(chunk).to(rows.device)] = came
+    def _land(self, part: str, rows: Tensor) -> Tensor:
+        """Return `rows` with what came back, chunk by chunk, where it left from; of shared ones all."""
+        if self._shares is not None:
+            tables = [Table.of(one, self.cells, self._sent_to) for one in self._shares.all_rows()]
+            return self._shares.whole(rows, [table.places for table in tables])
+        for _, chunk in self._legs.waiting(part):
+            rows[self._own.places(chunk).to(rows.device)] = self._back(part, chunk)
+        return rows
 
+    def _back(self, part: str, chunk: Chunk) -> Tensor:
+        """Return the rows of a chunk that came back, what slices of an expert made of each added up."""
+        came = self._legs.arrived((part, chunk))
+        if self.slices == 1:
+            return came
+        parts = torch.split(came, [number * self.slices for number in self._by_part(chunk)])
+        return torch.cat([one.view(self.slices, -1, one.shape[1]).sum(0) if len(one) else one for one in parts])
 
-class _Table:
-    """Rows by source [S], expert [E] and cell [K], kept expert after expert, then by source, then by position.
-
-    `marks` says of a chunk whose rows it has: [S, 1] or [1, E] of ones and zeros, None: all.
-    """
-
-    def __init__(self, tally: Tensor, cells: Sequence[Cell], marks: Callable[[Chunk], Tensor | None]) -> None:
-        self.tally = tally
-        self._marks = marks
-        self._first = {begin: number for number, (begin, _) in enumerate(cells)}
-        self._last = {end: number + 1 for number, (_, end) in enumerate(cells)}
-        totals = tally.sum(2)
-        flat = totals.T.reshape(-1)
-        self._base = (flat.cumsum(0) - flat).view(tally.shape[1], tally.shape[0]).T
-        self._offset = tally.cumsum(2) - tally
-        self._places: dict[Chunk, Tensor] = {}
-
-    def cells_of(self, chunk: Chunk) -> Cell:
-        """Return the cells of a chunk's positions: from, to."""
-        return self._first[chunk.begin], self._last[chunk.end]
-
-    def _cut(self, chunk: Chunk) -> Tensor:
-        first, last = self.cells_of(chunk)
-        cut = self.tally[:, :, first:last].sum(2)
-        marks = self._marks(chunk)
-        return cut if marks is None else cut * marks
-
-    def per_expert(self, chunk: Chunk) -> list[int]:
-        """Return the rows of each expert in a chunk."""
-        counts: list[int] = self._cut(chunk).sum(0).tolist()
-        return counts
-
-    def per_source(self, chunk: Chunk) -> list[int]:
-        """Return the rows of each source in a chunk."""
-        counts: list[int] = self._cut(chunk).sum(1).tolist()
-        return counts
-
-    def places(self, chunk: Chunk) -> Tensor:
-        """Return where rows of a chunk are kept, in the order they travel: by source, then expert, then position."""
-        if chunk not in self._places:
-            lengths = self._cut(chunk).reshape(-1)
-            starts = (self._base + self._offset[:, :, self._first[chunk.begin]]).reshape(-1)
-            first = lengths.cumsum(0) - lengths
-            within = torch.arange(int(lengths.sum())) - torch.repeat_interleave(first, lengths)
-            self._places[chunk] = torch.repeat_interleave(starts, lengths) + within
-        return self._places[chunk]
+    def _shared(self, op: GatherRows) -> Parcel:
+        """Return what hands this rank's rows of a chunk that came back to all who share them."""
+        assert self._shares is not None
+        chunk = Chunk(op.begin, op.end)
+        part = "dispatch_backward" if op.part.endswith("_backward") else "combine"
+        parcel = Gathered.of(self._back(part, chunk), self._sharing[0])
+        self._shares.came(chunk, parcel.received)
+        return parcel
 
 
 class Crossed(torch.autograd.Function):

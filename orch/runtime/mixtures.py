@@ -11,13 +11,15 @@ from torch import Tensor, nn
 from orch.errors import RunError
 from orch.models.zoo.gates import Routing
 from orch.models.zoo.mixture import MixtureLayer, mixture_layers
-from orch.plan import COUNTS, AllToAll, Chunk, Expert, Plan, ReturnGradients, Rows, ShareExpert
+from orch.plan import COUNTS, AllToAll, Chunk, Expert, GatherRows, Plan, ReturnGradients, Rows, ShareExpert
 from orch.runtime import collectives
 from orch.runtime.base import Groups, backend_of
 from orch.runtime.buffers import DTYPES
-from orch.runtime.mixture import Cell, Crossed, Driver, LayerRun
+from orch.runtime.meetings import AROUND
+from orch.runtime.mixture import Crossed, Driver, LayerRun
 from orch.runtime.shadows import ShadowRun, Shadows
-from orch.workload.layout import BLOCK, EXPERTS, SLICES
+from orch.runtime.table import Cell
+from orch.workload.layout import BLOCK, EXPERTS, SLICES, TENSOR
 
 
 class _Engine(Driver, Protocol):
@@ -46,6 +48,12 @@ class Mixtures:
         self._ranks, self._place = len(block), list(block).index(rank)
         self._slices = plan.groups[SLICES].size if SLICES in plan.groups else 1
         self._group = groups.get(across)
+        sharers = list(plan.groups[TENSOR].block_of(rank)) if TENSOR in plan.groups else [rank]
+        self._sharing = (len(sharers), sharers.index(rank))
+        met = [task.op for task in plan.steps[0].of(GatherRows) if task.group == TENSOR]
+        # Layers of which ranks share rows, and those whose tokens they share out before the gate.
+        self._split = {op.module for op in met if isinstance(op, GatherRows) and not op.module.endswith(AROUND)}
+        self._taken = {op.module.removesuffix(AROUND) for op in met if isinstance(op, GatherRows)} - self._split
         for task in plan.steps[0].of(Expert):
             op = task.op
             assert isinstance(op, Expert)
@@ -71,8 +79,13 @@ class Mixtures:
 
     def _path(self, name: str, layer: MixtureLayer, tokens: Tensor, routing: Routing) -> Tensor:
         cells = self._engine.cells(name)
-        kind = ShadowRun if name in self._shadowed and torch.is_grad_enabled() else LayerRun
-        run = kind(layer, name, self._ranks, self._place, cells if torch.is_grad_enabled() else None, self._slices)
+        training = torch.is_grad_enabled()
+        split = training and name in self._split
+        kind = ShadowRun if name in self._shadowed and training else LayerRun
+        run = kind(
+            layer, name, self._ranks, self._place, cells if training else None, self._slices,
+            self._sharing if split or name in self._taken else (1, 0), split,
+        )  # fmt: skip
         if isinstance(run, ShadowRun):
             run.shadows = Shadows(self._shadowed[name], layer.experts, self._place * layer.experts.experts)
         run.routing = routing

@@ -16,14 +16,18 @@ from orch.plan import (
     Backward,
     Collective,
     Forward,
+    GatherRows,
+    Meet,
     Plan,
     RecodeRows,
     Rows,
     ShareExpert,
     Step,
+    SumRows,
     Task,
     cells,
 )
+from orch.workload.layout import TENSOR
 
 # What moves the compute stream past a task: the model's forward, its backward, the engine running an operation, or the
 # engine running one for a mixture of experts that has handed over to it.
@@ -137,7 +141,11 @@ def _stage(program: Program, number: int, task: Task) -> Stage:
 
 def _layer_stage(program: Program, number: int, task: Task, place: int) -> Stage:
     op = task.op
-    backward = op.kind.endswith("_backward") or (isinstance(op, RecodeRows) and op.part.endswith("_backward"))
+    backward = (
+        op.kind.endswith("_backward")
+        or (isinstance(op, RecodeRows) and op.part.endswith("_backward"))
+        or (isinstance(op, Meet) and op.backward)
+    )
     key = (CHAIN if program.chained else op.module, backward)  # type: ignore[attr-defined]
     first, _ = program.crossings.get(key, (place, place))
     if any(stage.kind in (FORWARD, BACKWARD) for stage in program.stages[first:]):
@@ -155,11 +163,14 @@ def _send(number: int, task: Task, stream: int, place: int) -> Send:
                        hint="such plans can be simulated: orch plan")  # fmt: skip
     if not isinstance(task.op, Collective):
         raise RunError(f"task {task.name!r} is on stream {task.stream!r} but is no collective", code="E618")
-    if isinstance(task.op, Rows) and not isinstance(task.op, AllToAll | ShareExpert):
-        message = (
-            f"task {task.name!r}: rows are gathered for experts that are cut into slices, which can only be simulated"
+    runs = isinstance(task.op, AllToAll | ShareExpert) or (task.group == TENSOR and isinstance(task.op, SumRows | GatherRows))
+    if isinstance(task.op, Rows) and not runs:
+        what = "what ranks that share a sample hold is given back in shares" if task.group == TENSOR else (
+            "rows are gathered for experts that are cut into slices")  # fmt: skip
+        hint = (
+            "parallel.tokens=whole" if task.group == TENSOR else "with parm they go to all slices at once, which runs"
         )
-        raise RunError(message, code="E618", hint="with parm they go to all slices at once, which runs")
+        raise RunError(f"task {task.name!r}: {what}, which can only be simulated", code="E618", hint=hint)
     return Send(number, task, task.op, stream, place)
 
 

@@ -30,15 +30,15 @@ from orch.models.zoo.mixture import mixture_layers
 from orch.models.zoo.objective import Objective
 from orch.models.zoo.own import refuse_misfit
 from orch.plan import Plan
-from orch.runtime.base import GLOO_THREADS, Engine, Setup
+from orch.runtime.base import Engine, Setup
 from orch.runtime.block import Block
 from orch.runtime.clock import clock_name
 from orch.runtime.engine import PlanEngine
+from orch.runtime.held import keep_own, own_parameters, reader, threads_of
 from orch.runtime.memory import Rise
-from orch.runtime.mixture import expert_parameters, spread
 from orch.runtime.optimizers import Schedule, optimizer_factory
 from orch.runtime.training import Training
-from orch.workload.layout import BLOCK, EXPERTS, NEIGHBOURS, SLICES, shared_out
+from orch.workload.layout import shared_out
 
 if TYPE_CHECKING:
     from orch.models.splits import Loaded
@@ -159,12 +159,9 @@ def load(worker: Place, job: StackJob) -> None:
         progress=worker.progress,
     )
     blocks = {name: group.block_of(worker.rank) for name, group in job.plan.groups.items()}
-    # Rows of a mixture travel in the plan's order, one chunk after another: on two threads they would share the link.
-    threads = {name: 1 if name in (EXPERTS, NEIGHBOURS, BLOCK) else GLOO_THREADS for name in blocks}
-    groups = {name: worker.process_group(name, ranks, threads=threads[name]) for name, ranks in blocks.items()}
+    groups = {name: worker.process_group(name, ranks, threads=threads_of(name)) for name, ranks in blocks.items()}
     _start_equal(worker, model)
-    places = [blocks.get(name, (worker.rank,)) for name in (EXPERTS, SLICES)]
-    spread(model, *((list(ranks).index(worker.rank), len(ranks)) for ranks in places))
+    keep_own(model, worker.rank, blocks)
     if job.engine is None:
         engine: Engine = PlanEngine(job.plan, model, setup, groups)
     else:
@@ -172,7 +169,8 @@ def load(worker: Place, job: StackJob) -> None:
         make = getattr(importlib.import_module(module), kind)
         engine = make(job.plan, model, setup, groups)
     loaded = load_data(subject)
-    batches, loss_of = batches_of(worker, subject, job.seed, loaded), loss_function(worker, subject, loaded)
+    whose = reader(worker.rank, worker.world_size, blocks)
+    batches, loss_of = batches_of(worker, subject, job.seed, loaded, whose), loss_function(worker, subject, loaded)
     _session(worker).trainings[job.name, job.seed] = Training(
         job.name, subject.batch, engine, batches, loss_of, loaded, job.stop_on_nan
     )
@@ -252,11 +250,12 @@ def evaluate(worker: Place, stack: str, seed: int) -> dict[str, float]:
     """
     training = training_of(worker, stack, seed)
     training.engine.flush()
-    spread_out, test = shared_out(training.engine.plan.groups), training.loaded.test
+    groups, test = training.engine.plan.groups, training.loaded.test
+    spread_out, own = shared_out(groups), {name: group.block_of(worker.rank) for name, group in groups.items()}
     if worker.rank != 0 and not spread_out:
         return {}
     if spread_out:
-        test = Part(test, worker.rank, worker.world_size)
+        test = Part(test, *reader(worker.rank, worker.world_size, own))
     objective = Objective(training.loaded.interface.answers)
     limit = JUDGED if spread_out else None
     found = objective.evaluate(training.engine.model, test, limit=limit, device=worker.device)
@@ -282,7 +281,7 @@ def fingerprint(worker: Place, stack: str, seed: int) -> str:
     training = training_of(worker, stack, seed)
     training.engine.flush()
     digest = hashlib.sha256()
-    own = expert_parameters(training.engine.model) if shared_out(training.engine.plan.groups) else frozenset()
+    own = own_parameters(training.engine.model, training.engine.plan.groups)
     for name, parameter in sorted(training.engine.model.named_parameters()):
         if name in own:
             continue
@@ -313,11 +312,12 @@ def load_data(subject: Subject) -> Loaded:
     return subject.data.load(subject.model.interface)
 
 
-def batches_of(worker: Place, subject: Subject, seed: int, loaded: Loaded) -> Batches:
-    """Return this rank's batches, in the order that `seed` decides."""
-    return Batches(
-        loaded.train, rank=worker.rank, world_size=worker.world_size, batch_per_worker=subject.batch, seed=seed
-    )
+def batches_of(
+    worker: Place, subject: Subject, seed: int, loaded: Loaded, whose: tuple[int, int] | None = None
+) -> Batches:
+    """Return this rank's batches, in the order that `seed` decides; `whose`: those of which reader of how many."""
+    rank, size = whose or (worker.rank, worker.world_size)
+    return Batches(loaded.train, rank=rank, world_size=size, batch_per_worker=subject.batch, seed=seed)
 
 
 def loss_function(worker: Place, subject: Subject, loaded: Loaded) -> Callable[[Any, Batch], torch.Tensor]:
@@ -361,6 +361,6 @@ def _start_equal(worker: Place, model: torch.nn.Module) -> None:
 
 
 def _report(worker: Place, training: Training, steps: int, step: int, loss: float, seconds: float) -> None:
-    samples = training.batch * worker.world_size * step
+    samples = training.batch * training.batches.world_size * step
     speed = samples / seconds if seconds > 0 else math.nan
     worker.emit(Progressed(training.stack, step, steps, loss, speed))

@@ -176,7 +176,7 @@ def course_of(trained: Trained, metric: str, recipe: Recipe) -> float:
     """Return a metric after the blocks so far."""
     if metric in ("step_time", "throughput"):
         seconds = median(trained.block_times_s)
-        samples = recipe.cluster.world_size * recipe.batch_per_worker(trained.stack)
+        samples = recipe.layout.readers * recipe.batch_per_worker(trained.stack)
         return seconds if metric == "step_time" else samples / seconds
     if metric == "loss":
         return smoothed(trained.losses)[-1]
@@ -187,7 +187,7 @@ def metrics_of(outcome: Outcome, stack: str, sought: Sought) -> dict[str, float]
     """Return what is sought of a finished run. Raises InfeasibleError for a target that was not reached."""
     recipe, result = outcome.recipe, results(outcome)[stack]
     runs = outcome.of(stack)
-    samples = recipe.cluster.world_size * recipe.batch_per_worker(stack)
+    samples = recipe.layout.readers * recipe.batch_per_worker(stack)
     footprint = result.forecast.footprint
     found: dict[str, float | None] = {
         "step_time": result.step_time_s.median,

@@ -42,8 +42,8 @@ class Simulator:
         if all(name in _BYTES for name in self._metrics):
             return {}
         seconds = simulate(plan, inputs.cluster).step_time_s
-        workers = inputs.cluster.world_size
-        found = {"step_time": seconds, "throughput": workers * recipe.batch_per_worker(stack) / seconds}
+        samples = recipe.layout.readers * recipe.batch_per_worker(stack)
+        found = {"step_time": seconds, "throughput": samples / seconds}
         if "exposed_time" in self._metrics:
             free = simulate(plan, inputs.cluster.communication_free()).step_time_s
             found["exposed_time"] = max(0.0, seconds - free)

@@ -1,7 +1,9 @@
-"""Training of a model with mixture-of-experts layers: its experts are spread over ranks, all else is replicated.
+"""Training of a model with mixture-of-experts layers: its experts are spread over ranks, and attention where ranks share
+samples; all else is replicated.
 
 The plain plan sends a layer's rows to the experts and back in one piece, forward and backward, and every gradient as
-soon as it exists: to all ranks, or for an expert to those that hold it as well. Schedules cut and move from there.
+soon as it exists: to all ranks, or for what not all hold to those that hold it as well. Schedules cut and move from there.
+Ranks that share a sample meet in front of attention and behind it (`orch.workload.sharing`).
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ from orch.workload.data_parallel import (
     forward_task,
     gradient_send,
 )
-from orch.workload.layout import EXPERTS, REPLICAS, SLICES, Layout
+from orch.workload.layout import EXPERTS, REPLICAS, SHARDS, SHARES, SLICES, Layout
+from orch.workload.sharing import Meetings
 
 INTRA = "net.intra"
 
@@ -69,26 +72,38 @@ def mixture_training(
     Raises OrchError (E412) when the experts cannot be spread evenly.
     """
     drawing = _Drawing(layout, batch, precision, gradient_dtype)
-    local = profile.spread(layout.experts, layout.slices)
-    by_part = {mixture.experts_module: mixture for mixture in profile.mixtures}
+    local = layout.local(profile)
+    by_part = {mixture.experts_module: mixture for mixture in local.mixtures}
+    meetings = Meetings(local, layout, batch, precision)
     tasks: list[Task] = []
     for module in local.modules:
         mixture = by_part.get(module.name)
-        tasks += [forward_task(module, batch, precision)] if mixture is None else _forward(drawing, mixture, module)
-    own = [tensor.name for tensor in local.tensors if tensor.modules[0] in by_part and tensor.name in local.ready_order]
+        drawn = [forward_task(module, batch, precision)] if mixture is None else _forward(drawing, mixture, module)
+        tasks += meetings.forward(module.name, list(drawn))
+    held = _held(local, layout, by_part)
+    groups = layout.groups()
     sends: list[Task] = []
-    for task in _backward(drawing, local, by_part):
+    for task in _backward(drawing, local, by_part, meetings):
         tasks.append(task)
         for tensor in task.op.tensors:
-            group = REPLICAS if tensor in own else "world"
-            if (layout.replicas if tensor in own else layout.world_size) > 1:
+            group = held.get(tensor, "world")
+            if group in groups and layout.world_size > 1:
                 send = gradient_send(tensor, local.tensor(tensor).numel, task.name, gradient_dtype)
                 sends.append(send if group == "world" else Task(send.name, send.op, NET, send.after, group=group))
     # A gradient waits for no row: what brings rows back is on the way to the next layer.
     tasks = _sends_behind_rows(tasks, sends)
-    tasks += _updates(local, own if layout.world_size > 1 and layout.replicas == 1 else [], sends, update_s)
+    alone = [name for name in local.ready_order if held.get(name, "world") not in groups]
+    tasks += _updates(local, alone, sends, update_s)
     world = range(layout.world_size)
-    return Plan(profile.name, layout.world_size, (Step(tuple(tasks)),), {"all": world}, layout.groups())
+    return Plan(profile.name, layout.world_size, (Step(tuple(tasks)),), {"all": world}, groups)
+
+
+def _held(profile: Profile, layout: Layout, by_part: dict[str, Mixture]) -> dict[str, str]:
+    """Return, by tensor, the group of the ranks that hold it, where these are not all."""
+    held = {tensor.name: REPLICAS for tensor in profile.tensors if tensor.modules[0] in by_part}
+    if layout.tensor > 1:
+        held |= {name: SHARDS for attention in profile.attentions for name, _ in attention.widths}
+    return held if layout.world_size > 1 else {}
 
 
 def _sends_behind_rows(tasks: list[Task], sends: list[Task]) -> list[Task]:
@@ -137,6 +152,11 @@ def _laid_out(
     tokens = mixture.tokens * drawing.batch
     flops = 2.0 * rows * tokens * mixture.hidden if mixture.order == "einsum" else 0.0
     moved = float(ITEM_SIZE[drawing.precision] * mixture.hidden * passes * (rows + tokens))
+    if kind is Order and drawing.layout.tensor > 1 and drawing.layout.tokens != SHARES:
+        divided = tokens if drawing.layout.divides(mixture, tokens) else 0
+        return Order(
+            mixture.name, flops, moved, drawing.precision, measured, tokens=divided, rows=rows, width=mixture.hidden
+        )
     return kind(mixture.name, flops, moved, drawing.precision, measured)
 
 
@@ -220,8 +240,8 @@ def _last(stages: list[Task], first: tuple[str, ...]) -> tuple[str, ...]:
     return (stages[-1].name,) if stages else first
 
 
-def _backward(drawing: _Drawing, profile: Profile, mixtures: dict[str, Mixture]) -> Iterator[Task]:
-    """Yield the backward tasks, each mixture's in place of the part that its experts take."""
+def _backward(drawing: _Drawing, profile: Profile, mixtures: dict[str, Mixture], meetings: Meetings) -> Iterator[Task]:
+    """Yield the backward tasks, each mixture's in place of the part that its experts take, and the meetings."""
     batch, precision = drawing.batch, drawing.precision
     own: dict[str, list[str]] = {}
     for name in profile.ready_order:
@@ -230,15 +250,24 @@ def _backward(drawing: _Drawing, profile: Profile, mixtures: dict[str, Mixture])
             own.setdefault(owner, []).append(name)
     for name, modules, tensors in backward_parts(profile):
         left: list[Module] = []
-        crossed = 0
-        for module in modules:
-            if module.name not in mixtures:
-                left.append(module)
-                continue
-            if left:
-                yield backward_task(f"{name}.before{crossed or ''}", tuple(left), (), batch, precision)
-            yield from _crossed_back(drawing, mixtures[module.name], module, tuple(own.get(module.name, ())))
-            left, crossed = [], crossed + 1
+        parts = 0
         rest: tuple[Tensor, ...] = tuple(tensor for tensor in tensors if tensor.modules[0] not in mixtures)
+        for place, module in enumerate(modules):
+            mixture = mixtures.get(module.name)
+            if left and (mixture is not None or meetings.begins(module.name)):
+                yield backward_task(f"{name}.before{parts or ''}", tuple(left), (), batch, precision)
+                left, parts = [], parts + 1
+            if mixture is not None:
+                yield from _crossed_back(drawing, mixture, module, tuple(own.get(module.name, ())))
+                parts = max(parts, 1)
+                continue
+            yield from meetings.before(module.name)
+            left.append(module)
+            if meetings.ends(module.name):
+                last = place == len(modules) - 1
+                part = name if last else f"{name}.before{parts or ''}"
+                yield backward_task(part, tuple(left), rest if last else (), batch, precision)
+                yield from meetings.behind(module.name, part)
+                left, parts, rest = [], parts + 1, () if last else rest
         if left or rest:
             yield backward_task(name, tuple(left), rest, batch, precision)

@@ -12,7 +12,6 @@ from itertools import count as numbers
 from typing import Protocol
 
 from orch.plan import (
-    COMPUTE,
     NET,
     AllReduce,
     Buffer,
@@ -28,6 +27,9 @@ from orch.plan import (
 )
 from orch.technique import Context
 from techniques.moe._pipeline import Costs, makespan, seconds
+
+# The groups in which gradients of what is no expert travel.
+DENSE = ("world", "shards")
 
 
 class Degrees(Protocol):
@@ -223,27 +225,32 @@ class Pass:
         return self._assembled(cuts, holes, sends, late)
 
     def _dense_s(self, place: int) -> float:
-        """Return how long the device computes from task `place` to the next crossing's first exchange."""
+        """Return how long the device computes, or meets others, from task `place` to the next crossing's first exchange."""
         total = 0.0
         for task in self.step.tasks[place + 1 :]:
             if task.op.kind == "restore_backward":
                 return total + seconds(self.plan, self.context, task)
-            if task.stream == COMPUTE:
+            if task.stream != NET:
                 total += seconds(self.plan, self.context, task)
         return total
 
     def _sends(self) -> list[Task]:
-        """Return the all-reduces of dense gradients over all ranks that nothing but the update waits for."""
+        """Return the all-reduces of dense gradients that nothing but the update waits for: over all ranks, or over those
+        that hold the same share of attention, whichever are more, as a part travels in one group.
+        """
         awaited = {name for task in self.step if task.op.kind != "update" for name in task.after}
         awaited |= {name for step in self.plan.steps for task in step for name in task.after_previous}
-        return [
-            task
-            for task in self.step
-            if isinstance(task.op, AllReduce)
-            and (task.group, task.lag) == ("world", 0)
-            and task.name not in awaited
-            and all(segment.is_gradient for segment in task.op.buffer.segments)
-        ]
+        by_group: dict[str, list[Task]] = {}
+        for task in self.step:
+            if (
+                isinstance(task.op, AllReduce)
+                and task.group in DENSE
+                and task.lag == 0
+                and task.name not in awaited
+                and all(segment.is_gradient for segment in task.op.buffer.segments)
+            ):
+                by_group.setdefault(task.group, []).append(task)
+        return max(by_group.values(), key=lambda sends: sum(task.op.nbytes for task in sends), default=[])
 
     def exists(self, piece: Piece, before: int) -> bool:
         """Whether the gradient exists when the task at `before` begins."""

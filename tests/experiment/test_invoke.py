@@ -87,6 +87,15 @@ def test_experts_in_slices_run_where_rows_go_to_all_slices_at_once() -> None:
     invoke.refuse(load("char-moe", [cut[0], "stacks={whole: {parm: {schedule: s1}}}", cut[2]]))
 
 
+def test_what_ranks_share_in_plans_only_is_refused() -> None:
+    stacks = ["stacks={whole: [wfbp]}", "baseline=whole", "cluster=local-4"]
+    invoke.refuse(load("char-moe", ["parallel={tensor: 2}", *stacks]))
+    with pytest.raises(OrchError, match="shares of tokens outside attention can be shared out in a plan"):
+        invoke.refuse(load("char-moe", ["parallel={tensor: 2, tokens: shares}", *stacks]))
+    with pytest.raises(OrchError, match="attention of bert-moe can be shared out in a plan"):
+        invoke.refuse(load("char-moe", ["model={use: bert-moe, experts: 4}", "parallel={tensor: 2}", *stacks]))
+
+
 def test_a_run_leaves_a_directory_with_everything(ask, tmp_path) -> None:
     show = Remembers()
     found = invoke.invoke(ask("seeds=[0]"), show)

@@ -1,7 +1,12 @@
-"""Mixtures whose experts are shared out and cut into slices, in eight processes: every shape equals the layer of one process."""
+"""Mixtures whose experts are shared out and cut into slices, and whose samples are shared, in eight processes: every shape equals
+the model of one process.
+"""
+
+from random import Random
 
 import pytest
 
+from tests.runtime import sharing
 from tests.runtime.test_mixture import Case, compare, train_all
 from tests.runtime.test_mixtures import drawn_cases
 from tests.runtime.worlds import run
@@ -33,3 +38,51 @@ def test_two_hundred_random_plans_and_routings_neither_wait_for_ever_nor_compute
     assert len(found) == number
     for case, ranks in zip(cases, found, strict=True):
         compare(case, list(ranks))
+
+
+SHAPES = [(8, 2, 4), (8, 4, 2), (8, 2, 2), (8, 4, 4), (8, 8, 1)]
+
+
+def shared_cases(number: int, seed: int) -> list[sharing.Case]:
+    """Random shapes of shared samples, experts and slices; routings, capacities and schedules."""
+    random = Random(seed)
+    cases = []
+    while len(cases) < number:
+        tensor, slices, spread = (random.choice([1, 2, 4]), random.choice([1, 2]), random.choice([2, 4]))
+        schedule = random.choice(["s1", "s2", "auto"] if slices > 1 else ["s1", "s2", "auto", "plain"])
+        kind = random.choice(["softmax", "softmax", "sigmoid", "cosine"])
+        if 8 % (slices * spread) or (tensor == 1 and schedule != "s1"):
+            continue
+        cases.append(
+            sharing.Case(
+                tensor, slices, spread, schedule, random.choice([None, 1, 2]) if schedule == "s2" else None,
+                random.choice([None, None, 0.7, 1.25]),
+                random.choice([4, 8]), random.choice([1, 2]), random.choice([4, 8, 12]), random.random() < 0.3, kind,
+                random.choice(["sort", "einsum"]), random.choice(["learned", "first"]),
+                stack=(random.choice(["wfbp", "mg-wfbp", "dear"]),),
+            )
+        )  # fmt: skip
+    return cases
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("schedule", ["s1", "s2"])
+def test_every_shape_of_shared_samples_and_slices_equals_one_process(schedule: str) -> None:
+    cases = [
+        sharing.Case(tensor, slices, 8 // slices, schedule, capacity=capacity, experts=8, gated=slices == 2)
+        for _, tensor, slices in SHAPES
+        for capacity in (None, 1.25)
+        if 8 // slices > 1
+    ]
+    found = list(zip(*run(8, sharing.train_all, cases), strict=True))
+    for case, ranks in zip(cases, found, strict=True):
+        sharing.compare(case, list(ranks))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
+def test_random_shapes_of_shared_samples_equal_one_process(seed: int) -> None:
+    cases = shared_cases(12, seed)
+    found = list(zip(*run(8, sharing.train_all, cases), strict=True))
+    for case, ranks in zip(cases, found, strict=True):
+        sharing.compare(sharing.decided(case, list(ranks)), list(ranks))

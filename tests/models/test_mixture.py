@@ -80,9 +80,13 @@ def test_bare_layers_have_what_papers_configure_and_gates_that_nobody_trains():
     assert bare.never_ready == ("layers.0.moe.gate.weight",)
     assert not chosen.runs
     knobs = {"experts": 4, "hidden": 64, "inner": 128, "seq_len": 32, "attention": True}
-    whole, half = (chosen.profile(chosen.knobs(**knobs, shared=shared)) for shared in (1, 2))
-    assert half.flops == whole.flops / 2
-    assert half.tensor("layers.0.qkv.weight").numel == whole.tensor("layers.0.qkv.weight").numel / 2
-    assert half.module("layers.0#scores").flops == 2 * 16 * 32 * 64
+    whole = chosen.profile(chosen.knobs(**knobs))
+    assert whole.module("layers.0#scores").flops == 2 * 32 * 32 * 64
+    assert whole.tensor("layers.0.qkv.weight").shape == (192, 64)
+    half = chosen.profile(chosen.knobs(**knobs, shared=2))
+    assert (half.flops, half.module("layers.0#scores").flops) == (whole.flops / 2, 2 * 16 * 32 * 64)
     with pytest.raises(ValueError, match="seq_len 32 is not a multiple of shared 3"):
         chosen.knobs(seq_len=32, shared=3)
+    (attention,) = whole.attentions
+    assert (attention.enter, attention.leave) == ("layers.0.qkv", "layers.0.out")
+    assert chosen.profile(chosen.knobs(**knobs, keys=16)).tensor("layers.0.qkv.weight").shape == (96, 64)

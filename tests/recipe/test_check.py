@@ -300,7 +300,16 @@ def test_experts_are_spread_over_the_workers_that_divide_them(changed: Changed) 
     assert (recipe.layout.experts, recipe.layout.slices, recipe.layout.replicas) == (4, 1, 2)
     recipe = changed("model={use: char-moe, experts: 4}", "parallel={experts: 2, slices: 2}")
     assert (recipe.layout.experts, recipe.layout.slices, recipe.layout.replicas) == (2, 2, 2)
-    assert recipe.resolved()["parallel"] == {"experts": 2, "slices": 2}
+    assert recipe.resolved()["parallel"] == {"experts": 2, "slices": 2, "tensor": 1, "tokens": "whole"}
+
+
+def test_workers_that_share_samples_read_one_batch(changed: Changed) -> None:
+    recipe = changed(
+        "model={use: char-moe, experts: 4}", "parallel={tensor: 4}", "train={global_batch: 16, optimizer: {sgd: {}}}"
+    )
+    assert (recipe.layout.readers, recipe.batch_per_worker()) == (2, 8)
+    with pytest.raises(OrchError, match="global_batch 15 cannot be divided among 2 workers"):
+        changed("model={use: char-moe}", "parallel={tensor: 4}", "train={global_batch: 15, optimizer: {sgd: {}}}")
 
 
 @pytest.mark.parametrize(
@@ -315,6 +324,11 @@ def test_experts_are_spread_over_the_workers_that_divide_them(changed: Changed) 
             "6 experts of blocks.1.moe cannot be shared out",
         ),
         (["model={use: char-moe}", "parallel={experts: 3}"], "experts spread over 3 x 1 ranks do not fill 8 ranks"),
+        (["model={use: char-moe}", "parallel={tensor: 3}"], "samples shared by 3 ranks do not fill 8 ranks"),
+        (
+            ["model={use: char-moe, num_heads: 2}", "parallel={tensor: 4}"],
+            "2 heads of blocks.0 cannot be shared out among 4 workers",
+        ),
         (["stacks.x=[schemoe]"], "override 1: stacks.x=[schemoe]: 'schemoe' is for mixtures of experts"),
         (["stacks.plain=[naive-moe]"], "'naive-moe' is for mixtures of experts, and model gpt2 has none"),
         (["model=char-moe", "stacks.plain=[torch-ddp]"], "'torch-ddp' brings a runtime of its own"),

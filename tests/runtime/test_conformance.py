@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -265,3 +266,37 @@ def test_turns_together_hand_over_the_rows_there_are(group: int) -> None:
         ("t1", "352 bytes; the plan says 256") if group == 2 else ("t3", "288 bytes; the plan says at most 256")
     )
     assert differences(record, 0) == [f"step 0: the turns of 'dispatch.0.moe.{last}' handed over {most}"]
+
+
+def test_pieces_in_which_rows_come_back_undo_together_what_brought_them() -> None:
+    model = mixture.layers()
+    layout = Layout(4, 4, 1, 2)
+    members = [
+        small.member(registry.technique("parm"), schedule="s2", gathers=2),
+        small.member(registry.technique("wfbp")),
+    ]
+    where = mixture.cluster(4, alpha_s=1e-3, all_reduce=(1e-3, 0.0))
+    bare = replace(
+        model, modules=tuple(one for one in model.modules if ".moe." in one.name), tensors=(), ready_order=()
+    )
+    plan, _ = apply(
+        mixture_training(bare, layout, 1),
+        arrange(members, registry.technique),
+        small.context(layout.local(bare), where),
+    )
+    record = Record(plan, HostClock())
+    step = record.open(0, 0.0, carried=False)
+    places = {task.name: number for number, task in enumerate(plan.steps[0])}
+    for number, task in enumerate(plan.steps[0]):
+        step.order.append(number)
+        step.starts[number] = step.ends[number] = float(number)
+        if isinstance(task.op, Collective):
+            step.sent[number] = step.received[number] = task.op.nbytes
+            step.ranks[number] = tuple(plan.groups[task.group].block_of(0))
+    step.end = 1e3
+    dispatch, first, last = places["dispatch.0.moe"], places["combine.0.moe.c0"], places["combine.0.moe.c1"]
+    step.received[dispatch] += 16
+    step.sent[first] += 16
+    assert not any("handed over" in text for text in differences(record, 0))
+    step.sent[last] -= 16
+    assert any("the pieces up to 'combine.0.moe.c1' handed over" in text for text in differences(record, 0))

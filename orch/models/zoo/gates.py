@@ -58,8 +58,11 @@ class Gate(nn.Module):
 
     `softmax`: weights are the probabilities, for several experts scaled to sum to 1 (GShard; Switch with one).
     `sigmoid`: weights are sigmoids of the scores (BASE, StableMoE). `balance` weighs the auxiliary loss
-    E sum_e mean(p_e) mean(first choice is e), 1 when loads are even.
+    E sum_e mean(p_e) mean(first choice is e), 1 when loads are even; where a gate sees one of some `parts` of a batch's
+    tokens, it is the mean over these.
     """
+
+    parts = 1
 
     def __init__(self, hidden: int, experts: int, top_k: int, kind: str = "softmax", balance: float = 0.0) -> None:
         super().__init__()
@@ -99,7 +102,7 @@ class Gate(nn.Module):
 
     def even(self, first: Tensor, number: int) -> Tensor:
         """Return the gradient of the auxiliary loss by the sums of shares of `number` tokens, of which `first` choose each."""
-        return first * (self.balance * first.shape[0] / number**2)
+        return first * (self.balance / self.parts * first.shape[0] / number**2)
 
 
 class CosineGate(Gate):

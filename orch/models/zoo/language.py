@@ -26,10 +26,10 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the block's output."""
-        B, S, E = x.shape
+        B, S, _ = x.shape
         query, key, value = self.qkv(self.norm1(x)).view(B, S, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
         attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.out(attended.transpose(1, 2).reshape(B, S, E))
+        x = x + self.out(attended.transpose(1, 2).reshape(B, S, -1))
         return x + self.feed_forward(self.norm2(x))
 
     def feed_forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -259,6 +259,8 @@ class MixtureLayer(nn.Module):
         self.gate = gate
         self.experts = experts
         self.path: Path | None = None
+        # Where ranks share the tokens out: what takes this rank's part of them, and what makes all outputs of every part's.
+        self.around: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] | None = None
         self.hooks: dict[str, list[Hook]] = {point: [] for point in POINTS}
         # Of the last call.
         self.load: Load | None = None
@@ -267,10 +269,15 @@ class MixtureLayer(nn.Module):
         """Return the weighted sums of the experts' outputs; what was dropped is 0."""
         data = self.call("before_layer", {"x": x})
         tokens = data["x"].reshape(-1, x.shape[-1])
+        if self.around is not None:
+            tokens = self.around[0](tokens)
         routing: Routing = self.gate(tokens)
         sent = routing.sent if routing.sent is not None else tokens
         y = alone(self, sent, routing) if self.path is None else self.path(self, sent, routing)
-        result: Tensor = self.call("after_layer", {"y": routing.returned(y).reshape(x.shape)})["y"]
+        y = routing.returned(y)
+        if self.around is not None:
+            y = self.around[1](y)
+        result: Tensor = self.call("after_layer", {"y": y.reshape(x.shape)})["y"]
         return result.to(x.dtype)
 
     def rows(self, routing: Routing, number: int) -> Rows:

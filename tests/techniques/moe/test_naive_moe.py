@@ -22,3 +22,19 @@ def test_gradients_are_sent_after_backward_and_layers_stay_whole():
     serial = sum(span.end_s - span.start_s for span in simulate(plan, where).spans(0))
     assert simulate(plan, where).step_time_s == pytest.approx(serial)
     assert simulate(pipemoe.rewrite(plan, context, pipemoe.Config()), where).step_time_s <= serial * (1 + 1e-9)
+
+
+def test_gathered_first_every_row_is_exchanged_once_a_slice():
+    # Parm brief, section 3: gather, exchange and all-reduce of ETM N_ESP each.
+    model = mixture.layers(1, tokens=16, experts=4, capacity=1.0)
+    where = mixture.cluster(8, alpha_s=1.0, rate_flops=1e3, nodes=4, group=4, intra=(0.5, 0.0))
+    plain = mixture_training(model, Layout(8, 4, 2), 1)
+    context = small.context(model.spread(4, 2), where)
+    plan = check(naive_moe.rewrite(plain, context, naive_moe.Config(gather="first")), finished=True)
+    moved = [task for task in plan.steps[0] if task.group in ("experts", "slices")]
+    assert [task.op.kind for task in moved] == [
+        "gather_rows", "all_to_all", "sum_rows", "all_to_all", "gather_rows", "all_to_all", "all_to_all", "scatter_rows"
+    ]  # fmt: skip
+    whole = next(task.op.nbytes for task in plain.steps[0].of(AllToAll))
+    assert [task.op.nbytes // whole for task in moved] == [1, 2, 2, 2, 1, 2, 2, 2]
+    assert simulate(plan, where).step_time_s > 0
