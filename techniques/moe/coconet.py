@@ -53,12 +53,12 @@ def _cut(plan: Plan, step: Step, context: Context, config: Config) -> Step:
                 product.op, flops=0.0, moved_bytes=0.0, seconds=None if product.op.seconds is None else 0.0
             )
             changes |= {
-                product.name: [replace(product, op=nothing)],
+                product.name: [replace(product, name=f"begin.{op.module}", op=nothing)],
                 met.name: best,
                 total.name: [],
                 joined.name: [replace(joined, after=(best[-1].name,))],
             }
-    return Step(tuple(new for task in step for new in changes.get(task.name, (task,)))) if changes else step
+    return step.replace(changes) if changes else step
 
 
 def _parts(product: Task, total: Task, parts: int) -> list[Task]:
@@ -71,8 +71,9 @@ def _parts(product: Task, total: Task, parts: int) -> list[Task]:
     tasks: list[Task] = []
     for number, (begin, end) in enumerate(pairwise(cuts)):
         project = Project(op.module, op.flops, op.moved_bytes, op.dtype, op.seconds, positions, begin, end)
-        made = f"project.{op.module}.c{number}"
-        tasks.append(Task(made, project, after=(product.name,)))
+        # Named as chunks of the task that they stand for: what that is measured to take is theirs.
+        made = f"{product.name}.c{number}"
+        tasks.append(Task(made, project, after=(f"begin.{op.module}",)))
         name = f"{total.name}.c{number}"
         tasks.append(replace(total, name=name, op=total_op.cut(begin, end, name=name), after=(made,)))
     return tasks

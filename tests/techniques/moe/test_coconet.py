@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orch.models.catalogue import model
-from orch.plan import Forward, Plan, Project, SumRows, check
+from orch.plan import Forward, Plan, Project, Step, SumRows, check
 from orch.simulate import simulate
 from orch.testing import mixture, small
 from orch.testing.contract import TechniqueContract
-from orch.workload import Layout, mixture_training
+from orch.workload import Layout, mixture_training, retimed
 from techniques.moe import coconet
 
 
@@ -32,7 +34,7 @@ def test_each_part_is_added_up_while_the_next_is_computed() -> None:
     plan = check(coconet.rewrite(plain, context, coconet.Config(parts=4)), finished=True)
     assert parts(plan) == [(0, 16), (16, 32), (32, 48), (48, 64)]
     after = {task.name: task.after for task in plan.steps[0]}
-    assert after["sum.layers.0.out.c2"] == ("project.layers.0.out.c2",)
+    assert after["sum.layers.0.out.c2"] == ("forward.layers.0.out.c2",)
     assert after["join.layers.0.out"] == ("sum.layers.0.out.c3",)
     assert simulate(plan, where).step_time_s < simulate(plain, where).step_time_s
     # As much is computed, and as much is sent.
@@ -42,6 +44,27 @@ def test_each_part_is_added_up_while_the_next_is_computed() -> None:
             task.op.flops * (task.op.end - task.op.begin) / task.op.positions for task in plan.steps[0].of(Project)
         )
         assert before == pytest.approx(behind + (made if kind is Forward else 0.0))
+
+
+def test_parts_take_what_the_product_is_measured_to_take() -> None:
+    where, plain, context = setting()
+    plan = coconet.rewrite(plain, context, coconet.Config(parts=4))
+    timed = replace(
+        plain,
+        steps=tuple(
+            Step(
+                tuple(
+                    replace(task, op=replace(task.op, seconds=4.0)) if isinstance(task.op, Forward) else task
+                    for task in step
+                )
+            )
+            for step in plain.steps
+        ),
+    )
+    ops = {task.name: task.op for task in retimed(plan, timed).steps[0]}
+    span = where.span(range(4))
+    assert [ops[f"forward.layers.0.out.c{number}"].cost_s(where, span) for number in range(4)] == [1.0] * 4
+    assert ops["begin.layers.0.out"].cost_s(where, span) == 0.0
 
 
 def test_as_many_parts_as_end_soonest() -> None:
