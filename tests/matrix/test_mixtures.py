@@ -40,7 +40,7 @@ def test_two_hundred_random_plans_and_routings_neither_wait_for_ever_nor_compute
         compare(case, list(ranks))
 
 
-SHAPES = [(8, 2, 4), (8, 4, 2), (8, 2, 2), (8, 4, 4), (8, 8, 1)]
+SHAPES = [(8, 2, 4), (8, 4, 2), (8, 2, 2), (8, 4, 4), (8, 4, 1), (8, 1, 2)]
 
 
 def shared_cases(number: int, seed: int) -> list[sharing.Case]:

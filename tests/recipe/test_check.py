@@ -305,11 +305,15 @@ def test_experts_are_spread_over_the_workers_that_divide_them(changed: Changed) 
 
 def test_workers_that_share_samples_read_one_batch(changed: Changed) -> None:
     recipe = changed(
-        "model={use: char-moe, experts: 4}", "parallel={tensor: 4}", "train={global_batch: 16, optimizer: {sgd: {}}}"
+        "model={use: char-moe, experts: 4}",
+        "parallel={tensor: 4}",
+        "train={global_batch: 16, optimizer: {sgd: {lr: 0.1}}}",
     )
     assert (recipe.layout.readers, recipe.batch_per_worker()) == (2, 8)
     with pytest.raises(OrchError, match="global_batch 15 cannot be divided among 2 workers"):
-        changed("model={use: char-moe}", "parallel={tensor: 4}", "train={global_batch: 15, optimizer: {sgd: {}}}")
+        changed(
+            "model={use: char-moe}", "parallel={tensor: 4}", "train={global_batch: 15, optimizer: {sgd: {lr: 0.1}}}"
+        )
 
 
 @pytest.mark.parametrize(
