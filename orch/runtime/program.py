@@ -163,7 +163,9 @@ def _send(number: int, task: Task, stream: int, place: int) -> Send:
                        hint="such plans can be simulated: orch plan")  # fmt: skip
     if not isinstance(task.op, Collective):
         raise RunError(f"task {task.name!r} is on stream {task.stream!r} but is no collective", code="E618")
-    runs = isinstance(task.op, AllToAll | ShareExpert) or (task.group == TENSOR and isinstance(task.op, SumRows | GatherRows))
+    runs = isinstance(task.op, AllToAll | ShareExpert) or (
+        task.group == TENSOR and isinstance(task.op, SumRows | GatherRows)
+    )
     if isinstance(task.op, Rows) and not runs:
         what = "what ranks that share a sample hold is given back in shares" if task.group == TENSOR else (
             "rows are gathered for experts that are cut into slices")  # fmt: skip
