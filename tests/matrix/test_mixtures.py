@@ -77,7 +77,7 @@ def test_every_shape_of_shared_samples_and_slices_equals_one_process(schedule: s
     ]
     found = list(zip(*run(8, sharing.train_all, cases), strict=True))
     for case, ranks in zip(cases, found, strict=True):
-        sharing.compare(case, list(ranks))
+        sharing.check_equal(case, list(ranks))
 
 
 @pytest.mark.long
@@ -86,4 +86,4 @@ def test_random_shapes_of_shared_samples_equal_one_process(seed: int) -> None:
     cases = shared_cases(12, seed)
     found = list(zip(*run(8, sharing.train_all, cases), strict=True))
     for case, ranks in zip(cases, found, strict=True):
-        sharing.compare(sharing.decided(case, list(ranks)), list(ranks))
+        sharing.check_equal(sharing.decided(case, list(ranks)), list(ranks))

@@ -205,7 +205,7 @@ def expected(case: Case, world: int) -> dict[str, Any]:
     return seen
 
 
-def compare(case: Case, ranks: list[dict[str, Any]]) -> None:
+def check_equal(case: Case, ranks: list[dict[str, Any]]) -> None:
     """Assert that every rank found what one process would."""
     want = expected(case, len(ranks))
     for rank, found in enumerate(ranks):

@@ -15,7 +15,7 @@ from orch.models.zoo.mixture import mixture_layers
 from orch.runtime.base import Setup
 from orch.runtime.engine import PlanEngine
 from orch.runtime.optimizers import optimizer_factory
-from tests.runtime.sharing import Case, Shared, compare, decided, expected, inputs, loss_of, train_all
+from tests.runtime.sharing import Case, Shared, check_equal, decided, expected, inputs, loss_of, train_all
 from tests.runtime.worlds import run
 
 TWO = {
@@ -57,13 +57,13 @@ def all_ranks(world: int) -> list[list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("name", TWO)
 def test_two_ranks_that_share_a_sample_equal_one_process(name: str) -> None:
-    compare(TWO[name], all_ranks(2)[list(TWO).index(name)])
+    check_equal(TWO[name], all_ranks(2)[list(TWO).index(name)])
 
 
 @pytest.mark.parametrize("name", FOUR)
 def test_four_ranks_that_share_samples_and_experts_equal_one_process(name: str) -> None:
     case, ranks = FOUR[name], all_ranks(4)[list(FOUR).index(name)]
-    compare(decided(case, ranks), ranks)
+    check_equal(decided(case, ranks), ranks)
 
 
 def test_a_capacity_of_parts_may_drop_other_tokens_than_one_of_the_whole() -> None:
