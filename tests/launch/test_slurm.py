@@ -136,12 +136,12 @@ def test_a_job_without_ray_runs_and_keeps_its_log_with_the_run(slurm: Slurm, orc
 
 @pytest.mark.slow
 def test_a_job_that_is_told_its_time_is_up_is_queued_again_and_goes_on(slurm: Slurm, orch: Orch) -> None:
-    long = ["measure.blocks=6", "measure.steps=10"]
+    long = ["measure.blocks=6", "measure.steps=30"]  # seconds, so that the signal comes long before the end
     assert orch("run", "tiny", *long, "--on", "slurm", "--job", "via=srun").code == 0
     job = slurm.start()
     runs = slurm.project / "runs" / "tiny"
     give_up = time.monotonic() + 120
-    while not any(len(path.read_text().splitlines()) > 1 + 10 for path in runs.glob(STEPS)):
+    while not any(len(path.read_text().splitlines()) > 1 + 30 for path in runs.glob(STEPS)):
         assert job.poll() is None and time.monotonic() < give_up
         time.sleep(0.05)
     job.send_signal(signal.SIGUSR1)
@@ -155,4 +155,4 @@ def test_a_job_that_is_told_its_time_is_up_is_queued_again_and_goes_on(slurm: Sl
     assert list(runs.glob("2*")) == [run]
     assert json.loads((run / "state.json").read_text())["status"] == "done"
     after = steps.read_text().splitlines()
-    assert len(after) == 1 + 1 + 6 * 10 and after[: len(before)] == before
+    assert len(after) == 1 + 1 + 6 * 30 and after[: len(before)] == before
