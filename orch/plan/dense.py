@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self, cast
 
 from orch.plan.experts import Layer, LayerExecutor
-from orch.plan.operations import Backward, Compute, Executor
+from orch.plan.operations import Backward, Compute, Executor, part_s
 
 if TYPE_CHECKING:
     from orch.cluster import Cluster, Span
@@ -37,17 +37,40 @@ def _layer(executor: Executor, name: str) -> DenseLayer:
     return cast(DenseLayer, cast(LayerExecutor, executor).layer(name))
 
 
-def _share_s(op: Attend | AttendBackward | Gate | GateBackward, cluster: Cluster) -> float:
-    """Seconds of a chunk: its share of the whole, and the start-ups of all its products but what the whole pays itself."""
-    share = op.share
-    start_up = op.products * cluster.device.launch_s
-    whole = cluster.device.compute_s(op.flops, op.moved_bytes, op.dtype) if op.seconds is None else op.seconds
-    seconds: float = whole * share + start_up * (1.0 - share)
-    return seconds
+class _OfUnits:
+    """What dense work of the units `first` to `last` is of the whole, which `flops`, `moved_bytes` and `seconds` are of."""
+
+    __slots__ = ()
+    flops: float
+    moved_bytes: float
+    dtype: str
+    seconds: float | None
+    products: int
+    units: int
+    first: int
+    last: int
+    quadratic: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """The share of all work. A token looks at all before it, so of the part that grows with the square units a to b have
+        (b^2 - a^2) / n^2 (sp-moe brief, section 3).
+        """
+        linear = (self.last - self.first) / self.units
+        if not self.quadratic:
+            return linear
+        square = (self.last**2 - self.first**2) / self.units**2
+        return (1.0 - self.quadratic) * linear + self.quadratic * square
+
+    def cost_s(self, cluster: Cluster, span: Span) -> float:
+        """Seconds; whole work pays no start-ups beside its own."""
+        compute = cluster.device.compute_s
+        whole_s = compute(self.flops, self.moved_bytes, self.dtype) if self.seconds is None else self.seconds
+        return part_s(whole_s, self.share, self.products * cluster.device.launch_s)
 
 
 @dataclass(frozen=True, slots=True)
-class Attend(Compute):
+class Attend(_OfUnits, Compute):
     """Dense work of the units `first` to `last`, from the mixture before up to behind the attention that leads to `module`.
 
     `flops`, `moved_bytes` and `seconds` are those of all `units`, in `products` products; the share `quadratic` grows with
@@ -65,14 +88,6 @@ class Attend(Compute):
     axis: str = TOKENS
     stands_for: tuple[str, ...] = ()
 
-    @property
-    def share(self) -> float:
-        """The share of all work that is these units'."""
-        return _share(self.first, self.last, self.units, self.quadratic)
-
-    def cost_s(self, cluster: Cluster, span: Span) -> float:
-        return _share_s(self, cluster)
-
     def cut(self, first: int, last: int) -> Self:
         """Return the share of units `first` to `last`."""
         return replace(self, first=first, last=last)
@@ -81,14 +96,8 @@ class Attend(Compute):
         _layer(executor, self.module).attend(self.first, self.last)
 
 
-def _share(first: int, last: int, units: int, quadratic: float) -> float:
-    """A token looks at all before it, so of the square part units a to b have (b^2 - a^2) / n^2 (sp-moe brief, section 3)."""
-    linear = (last - first) / units
-    return linear if not quadratic else (1.0 - quadratic) * linear + quadratic * (last**2 - first**2) / units**2
-
-
 @dataclass(frozen=True, slots=True)
-class AttendBackward(Backward):
+class AttendBackward(_OfUnits, Backward):
     """Backward of `Attend`; the gradients of its parameters, `ready`, exist after the chunk that runs last."""
 
     kind: ClassVar[str] = "attend_backward"
@@ -101,14 +110,6 @@ class AttendBackward(Backward):
     axis: str = TOKENS
     stands_for: tuple[str, ...] = ()
 
-    @property
-    def share(self) -> float:
-        """The share of all work that is these units'."""
-        return _share(self.first, self.last, self.units, self.quadratic)
-
-    def cost_s(self, cluster: Cluster, span: Span) -> float:
-        return _share_s(self, cluster)
-
     def cut(self, first: int, last: int) -> Self:
         """Return the share of units `first` to `last`, which makes no gradient ready yet."""
         return replace(self, first=first, last=last, ready=())
@@ -118,7 +119,7 @@ class AttendBackward(Backward):
 
 
 @dataclass(frozen=True, slots=True)
-class Gate(Compute):
+class Gate(_OfUnits, Compute):
     """What follows attention for the units `first` to `last`, token by token: the norm, and the choice of experts. Their rows
     are at positions `begin` to `end` of mixture `module`; else as `Attend`.
     """
@@ -133,14 +134,6 @@ class Gate(Compute):
     end: int = 1
     stands_for: tuple[str, ...] = ()
 
-    @property
-    def share(self) -> float:
-        """The share of all work that is these units'."""
-        return (self.last - self.first) / self.units
-
-    def cost_s(self, cluster: Cluster, span: Span) -> float:
-        return _share_s(self, cluster)
-
     def cut(self, first: int, last: int, begin: int, end: int) -> Self:
         """Return the share of units `first` to `last`, whose rows are at positions `begin` to `end`."""
         return replace(self, first=first, last=last, begin=begin, end=end)
@@ -150,7 +143,7 @@ class Gate(Compute):
 
 
 @dataclass(frozen=True, slots=True)
-class GateBackward(Backward):
+class GateBackward(_OfUnits, Backward):
     """Backward of `Gate`; the gradients of its parameters, `ready`, exist after the chunk that runs last."""
 
     kind: ClassVar[str] = "gate_backward"
@@ -162,14 +155,6 @@ class GateBackward(Backward):
     begin: int = 0
     end: int = 1
     stands_for: tuple[str, ...] = ()
-
-    @property
-    def share(self) -> float:
-        """The share of all work that is these units'."""
-        return (self.last - self.first) / self.units
-
-    def cost_s(self, cluster: Cluster, span: Span) -> float:
-        return _share_s(self, cluster)
 
     def cut(self, first: int, last: int, begin: int, end: int) -> Self:
         """Return the share of units `first` to `last`, which makes no gradient ready yet."""

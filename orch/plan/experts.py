@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 
 from orch.plan.buffers import Buffer, Segment
 from orch.plan.chunk import Chunk, turn_s
-from orch.plan.operations import Backward, Collective, Compute, Executor, Operation
+from orch.plan.operations import Backward, Collective, Compute, Executor, Operation, part_s
 
 if TYPE_CHECKING:
     from orch.cluster import Cluster, Span
@@ -117,14 +117,11 @@ class OrderBackward(Layout):
 
 def _chunk_s(op: Expert | ExpertBackward, cluster: Cluster) -> float:
     """Seconds of a chunk: every product starts up again, in each piece; the rest is shared out by positions."""
-    start_up = op.products * cluster.device.launch_s
-    share = (op.end - op.begin) / op.positions / op.turns
-    if op.seconds is not None:
-        # Measured whole, start-ups included; of those a chunk pays all.
-        seconds: float = op.seconds * share + start_up * (op.pieces - share)
-        return seconds
-    seconds = op.pieces * start_up + share * cluster.device.compute_s(op.flops, op.moved_bytes, op.dtype)
-    return seconds
+    start_up_s = op.products * cluster.device.launch_s
+    whole_s = op.seconds
+    if whole_s is None:
+        whole_s = start_up_s + cluster.device.compute_s(op.flops, op.moved_bytes, op.dtype)
+    return part_s(whole_s, (op.end - op.begin) / op.positions / op.turns, start_up_s, op.pieces)
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,13 @@ class Compute(Operation):
         """Nothing: the model's own forward and backward do it, and the runtime's hooks stamp it."""
 
 
+def part_s(whole_s: float, share: float, start_up_s: float, pieces: int = 1) -> float:
+    """Return the seconds of a share of work that takes `whole_s`, with `start_up_s` of it to start its kernels: a part starts
+    all of them, once a piece.
+    """
+    return whole_s * share + start_up_s * (pieces - share)
+
+
 class Forward(Compute):
     """Forward of one module that owns parameters, with what follows it up to the next such module."""
 

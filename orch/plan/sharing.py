@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self, cast
 
 from orch.plan.experts import Rows
-from orch.plan.operations import Compute, Executor
+from orch.plan.operations import Compute, Executor, part_s
 from orch.plan.plan import COMPUTE, Task
 
 if TYPE_CHECKING:
@@ -87,13 +87,10 @@ class Project(Compute):
     end: int = 1
 
     def cost_s(self, cluster: Cluster, span: Span) -> float:
-        share, start_up = (self.end - self.begin) / self.positions, cluster.device.launch_s
-        if self.seconds is not None:
-            # Measured whole, the start-up included.
-            seconds: float = self.seconds * share + start_up * (1.0 - share)
-        else:
-            seconds = start_up + share * cluster.device.compute_s(self.flops, self.moved_bytes, self.dtype)
-        return seconds
+        start_up_s, whole_s = cluster.device.launch_s, self.seconds
+        if whole_s is None:
+            whole_s = start_up_s + cluster.device.compute_s(self.flops, self.moved_bytes, self.dtype)
+        return part_s(whole_s, (self.end - self.begin) / self.positions, start_up_s)
 
     def run(self, executor: Executor) -> None:
         cast(MeetingExecutor, executor).layer(self.module).project(self.begin, self.end)
