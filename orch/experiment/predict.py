@@ -193,7 +193,10 @@ def plain_plan(recipe: Recipe, stack: str, inputs: Inputs) -> Plan:
 
 
 def plan_stack(recipe: Recipe, stack: str, inputs: Inputs, *, timed: bool = True) -> tuple[Plan, list[PassReport]]:
-    """Return the plan of one stack and what each pass did to it; with `timed` false, without the step times."""
+    """Return the plan of one stack and what each pass did to it; with `timed` false, without the step times.
+
+    Raises OrchError, at the stack's place, where a technique cannot do what it is asked for with this model or cluster.
+    """
     cluster, profile = inputs.cluster, _local(recipe, inputs.profiles[stack])
     context = Context(
         cluster,
@@ -209,7 +212,11 @@ def plan_stack(recipe: Recipe, stack: str, inputs: Inputs, *, timed: bool = True
     )
     members = recipe.stacks[stack].members
     step_time_s = (lambda plan: simulate(plan, cluster).step_time_s) if timed else None
-    return apply(plain_plan(recipe, stack, inputs), members, context, step_time_s)
+    try:
+        return apply(plain_plan(recipe, stack, inputs), members, context, step_time_s)
+    except OrchError as error:  # a technique knows its knobs, not where they were written
+        error.at((recipe.tree.find(("stacks", stack)) or recipe.tree).place)
+        raise
 
 
 def _local(recipe: Recipe, profile: Profile) -> Profile:

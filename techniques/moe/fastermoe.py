@@ -31,7 +31,7 @@ class Config(Knobs):
 
     group: int | None = count(
         None,
-        "neighbouring ranks in a group, a divisor of those that share experts; none: chosen (FastMoE: 4)",
+        "neighbouring ranks in a group, at most: as many as divide those that share experts; none: chosen (FastMoE: 4)",
         least=1,
         most=4096,
     )

@@ -86,3 +86,11 @@ def test_a_measured_step_takes_the_place_of_the_rates(given: str) -> None:
     assert forecast.ceiling_s == pytest.approx(0.3)
     profile = described(recipe).profiles["wfbp"]
     assert sum(module.forward_s or 0.0 for module in profile.modules) == pytest.approx(0.075)
+
+
+def test_what_a_technique_refuses_stands_where_its_stack_was_written(tmp_path) -> None:
+    path = tmp_path / "odd.yaml"
+    path.write_text("extends: gpt2-moe-2080ti\nstacks:\n  odd:\n    - fastermoe: {loads: [1, 2]}\n", encoding="utf-8")
+    with pytest.raises(OrchError, match="technique fastermoe: loads of 2 experts") as refused:
+        predict(load(path))
+    assert str(refused.value).startswith(f"{path}:3:3: ")
