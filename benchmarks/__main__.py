@@ -9,11 +9,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
+
+from benchmarks.results import fenced, record
 
 NAMES = ("commands", "simulator", "gang", "engine", "tracking", "checkpoints", "sweep", "quickstart")
-RESULTS = Path(__file__).with_name("RESULTS.md")
-BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 
 
 def main(names: Sequence[str]) -> int:
@@ -28,18 +27,10 @@ def main(names: Sequence[str]) -> int:
         print(f"== {name}\n{done.stdout}", flush=True)
         missed += done.returncode != 0
         verdict = "every bar met" if done.returncode == 0 else "a bar missed"
-        sections.append(f"### `python -m benchmarks.bench_{name}`: {verdict}\n\n```text\n{done.stdout.rstrip()}\n```\n")
+        sections.append(f"### `python -m benchmarks.bench_{name}`: {verdict}\n\n{fenced(done.stdout)}\n")
     if not names:
-        _record(sections)
+        record("figures", f"Recorded {datetime.now(UTC):%Y-%m-%d}.\n\n" + "\n".join(sections))
     return missed
-
-
-def _record(sections: Sequence[str]) -> None:
-    text = RESULTS.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    stamp = f"Recorded {datetime.now(UTC):%Y-%m-%d}.\n\n"
-    RESULTS.write_text(f"{before}{BEGIN}\n{stamp}{chr(10).join(sections)}{END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ from typing import Any
 
 import yaml
 
+from benchmarks.results import fenced, record
+
 Cell = dict[str, Any]
 
 CLUSTERS = ("emulated-4x100mbit", "emulated-4x200mbit", "emulated-4x1gbit")
@@ -60,8 +62,6 @@ STACKS: dict[str, dict[str, list[object]]] = {
 RATIO, FASTER = 1.03, 4.0
 TRIES = 3
 KEPT = Path(__file__).with_name("links.jsonl")
-RESULTS = Path(__file__).with_name("RESULTS.md")
-BEGIN, END = "<!-- links -->", "<!-- end of links -->"
 
 
 def recipe(cluster: str, model: str, stacks: Mapping[str, list[object]], options: argparse.Namespace) -> str:
@@ -216,9 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text, met = told({key: done[key] for key in wanted if key in done}, len(wanted))
     print(text)
     if options.record:
-        before, _, rest = RESULTS.read_text(encoding="utf-8").partition(BEGIN)
-        table = f"{BEGIN}\n```text\n{text}\n```\n{END}{rest.partition(END)[2]}"
-        RESULTS.write_text(before + table, encoding="utf-8")
+        record("links", fenced(text))
     return 0 if met else 1
 
 

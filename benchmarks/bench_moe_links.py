@@ -23,6 +23,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.results import fenced, record
 from orch.units import format_bytes
 
 Cell = dict[str, Any]
@@ -40,8 +41,6 @@ STACKS: dict[str, list[object]] = {
     "fsmoe+int8": ["fsmoe", "int8-rows"],
 }
 FASTER, ERROR = 1.25, 0.10
-RESULTS = Path(__file__).with_name("RESULTS.md")
-BEGIN, END = "<!-- mixtures on links -->", "<!-- end of mixtures on links -->"
 
 
 def recipe(options: argparse.Namespace) -> str:
@@ -149,9 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text, met = told(run(options))
     print(text)
     if options.record:
-        before, _, rest = RESULTS.read_text(encoding="utf-8").partition(BEGIN)
-        table = f"{BEGIN}\n```text\n{text}\n```\n{END}{rest.partition(END)[2]}"
-        RESULTS.write_text(before + table, encoding="utf-8")
+        record("mixtures on links", fenced(text))
     return 0 if met else 1
 
 
