@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from tests.runtime import sharing
-from tests.runtime.test_mixture import Case, compare, train_all
+from tests.runtime.test_mixture import Case, check_equal, train_all
 from tests.runtime.test_mixtures import drawn_cases
 from tests.runtime.worlds import run
 
@@ -24,7 +24,7 @@ def test_every_shape_of_shares_and_slices_equals_the_layer_of_one_process() -> N
     found = list(zip(*run(8, train_all, CASES), strict=True))
     assert len(found) == len(CASES)
     for case, ranks in zip(CASES, found, strict=True):
-        compare(case, list(ranks))
+        check_equal(case, list(ranks))
 
 
 @pytest.mark.long
@@ -37,7 +37,7 @@ def test_two_hundred_random_plans_and_routings_neither_wait_for_ever_nor_compute
     found = list(zip(*run(world, train_all, cases), strict=True))
     assert len(found) == number
     for case, ranks in zip(cases, found, strict=True):
-        compare(case, list(ranks))
+        check_equal(case, list(ranks))
 
 
 SHAPES = [(8, 2, 4), (8, 4, 2), (8, 2, 2), (8, 4, 4), (8, 4, 1), (8, 1, 2)]

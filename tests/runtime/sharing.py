@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from orch.runtime.optimizers import optimizer_factory
 from orch.stack import apply, arrange
 from orch.testing import mixture, small
 from orch.workload import Layout, mixture_training
+from tests.runtime.one_process import train_seen
 from tests.runtime.worlds import World
 
 HIDDEN, INNER, HEADS, LR, STEPS = 8, 8, 4, 0.05, 2
@@ -182,23 +184,7 @@ def expected(case: Case, world: int) -> dict[str, Any]:
     if case.schedule == "s1":
         for layer in mixture_layers(model).values():
             part_by_part(layer, case.tensor)
-    optimizer = optimizer_factory({"sgd": {"lr": LR}})(list(model.parameters()))
-    seen: dict[str, Any] = {"outputs": [], "inputs": []}
-    for step in range(STEPS):
-        model.zero_grad(set_to_none=True)
-        outputs, gradients = [], []
-        for reader in range(readers):
-            x, y = inputs(case, reader, step)
-            x.requires_grad_()
-            loss, output = loss_of(model, x, y)
-            loss.backward()
-            outputs.append(output.detach())
-            gradients.append(x.grad)
-        for parameter in model.parameters():
-            parameter.grad /= readers
-        optimizer.step()
-        seen["outputs"].append(outputs)
-        seen["inputs"].append(gradients)
+    seen = train_seen(model, partial(inputs, case), loss_of, readers, STEPS, LR)
     with torch.no_grad():
         seen["evaluated"] = [loss_of(model, *inputs(case, reader, 99))[1] for reader in range(readers)]
     seen["parameters"] = {name: p.detach() for name, p in model.named_parameters()}

@@ -38,6 +38,7 @@ from orch.stack import apply, arrange
 from orch.testing import mixture as made_up
 from orch.testing import small
 from orch.workload import Layout, mixture_training
+from tests.runtime.one_process import train
 from tests.runtime.worlds import World, run
 
 LR, STEPS = 0.05, 2
@@ -191,19 +192,14 @@ def expected(case: Case, world: int, pieces: int = 1) -> dict[str, Any]:
     model = case.build()
     for layer in mixture_layers(model).values() if pieces > 1 else ():
         in_pieces(layer, case, pieces)
-    optimizer = optimizer_factory({"sgd": {"lr": LR}})(list(model.parameters()))
-    losses: list[list[float]] = []
-    for step in range(STEPS):
-        model.zero_grad(set_to_none=True)
-        losses.append([])
-        for rank in range(world):
-            loss = loss_of(model, tokens(case, rank, step))
-            loss.backward()
-            losses[-1].append(float(loss.detach()))
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                parameter.grad /= world
-        optimizer.step()
+    losses: list[list[float]] = [[] for _ in range(STEPS)]
+
+    def loss(rank: int, step: int) -> Tensor:
+        value: Tensor = loss_of(model, tokens(case, rank, step))
+        losses[step].append(float(value.detach()))
+        return value
+
+    train(model, loss, world, STEPS, LR)
     with torch.no_grad():
         judged = float(loss_of(model, tokens(case, 9, 9)))
     return {"losses": losses, "judged": judged, "parameters": dict(model.named_parameters())}

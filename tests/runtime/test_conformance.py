@@ -17,7 +17,7 @@ from orch.runtime.conformance import differences
 from orch.runtime.engine import PlanEngine
 from orch.runtime.network import Network
 from orch.runtime.optimizers import optimizer_factory
-from orch.runtime.record import Record
+from orch.runtime.record import Record, StepRecord
 from orch.stack import apply, arrange
 from orch.testing import mixture, small
 from orch.workload import Layout, mixture_training
@@ -182,8 +182,8 @@ def _swap(world: World) -> list[str]:
     return engine.differences()
 
 
-def test_rows_that_do_not_all_come_back_are_found() -> None:
-    plan = mixture_training(mixture.layers(), Layout(4, 4), 1)
+def as_planned(plan: Plan) -> tuple[Record, StepRecord, dict[str, int]]:
+    """Return the record of a step in which rank 0 did what `plan` says, the step, and the place of each task."""
     record = Record(plan, HostClock())
     step = record.open(0, 0.0, carried=False)
     places = {task.name: number for number, task in enumerate(plan.steps[0])}
@@ -192,7 +192,13 @@ def test_rows_that_do_not_all_come_back_are_found() -> None:
         step.starts[number] = step.ends[number] = float(number)
         if isinstance(task.op, Collective):
             step.sent[number] = step.received[number] = task.op.nbytes
-            step.ranks[number] = (0, 1, 2, 3)
+            step.ranks[number] = tuple(plan.groups[task.group].block_of(0))
+    return record, step, places
+
+
+def test_rows_that_do_not_all_come_back_are_found() -> None:
+    plan = mixture_training(mixture.layers(), Layout(4, 4), 1)
+    record, step, places = as_planned(plan)
     dispatch, combine = places["dispatch.0.moe"], places["combine.0.moe"]
     step.end = 1e3
     # Ragged: another number of rows came than left, and that many went back.
@@ -284,15 +290,7 @@ def test_pieces_in_which_rows_come_back_undo_together_what_brought_them() -> Non
         arrange(members, registry.technique),
         small.context(layout.local(bare), where),
     )
-    record = Record(plan, HostClock())
-    step = record.open(0, 0.0, carried=False)
-    places = {task.name: number for number, task in enumerate(plan.steps[0])}
-    for number, task in enumerate(plan.steps[0]):
-        step.order.append(number)
-        step.starts[number] = step.ends[number] = float(number)
-        if isinstance(task.op, Collective):
-            step.sent[number] = step.received[number] = task.op.nbytes
-            step.ranks[number] = tuple(plan.groups[task.group].block_of(0))
+    record, step, places = as_planned(plan)
     step.end = 1e3
     dispatch, first, last = places["dispatch.0.moe"], places["combine.0.moe.c0"], places["combine.0.moe.c1"]
     step.received[dispatch] += 16

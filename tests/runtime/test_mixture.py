@@ -5,7 +5,7 @@ however forward and backward are cut, whatever the routing; and every rank did w
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -27,6 +27,7 @@ from orch.runtime.optimizers import optimizer_factory
 from orch.stack import apply, arrange
 from orch.testing import mixture, small
 from orch.workload import Layout, mixture_training
+from tests.runtime.one_process import train_seen
 from tests.runtime.worlds import World, run
 
 HIDDEN, INNER, LR, STEPS = 6, 12, 0.05, 2
@@ -204,23 +205,7 @@ def expected(case: Case, world: int) -> dict[str, Any]:
     """One process: every rank's tokens through the whole layer, and one update by the mean of their losses."""
     model = Mixed(case)
     hooks = set_hooks(model, case, case.spread or world)
-    optimizer = optimizer_factory({"sgd": {"lr": LR}})(list(model.parameters()))
-    seen: dict[str, Any] = {"outputs": [], "inputs": []}
-    for step in range(STEPS):
-        model.zero_grad(set_to_none=True)
-        outputs, gradients = [], []
-        for rank in range(world):
-            x, y = inputs(case, rank, step)
-            x.requires_grad_()
-            loss, output = loss_of(model, x, y)
-            loss.backward()
-            outputs.append(output.detach())
-            gradients.append(x.grad)
-        for parameter in model.parameters():
-            parameter.grad /= world
-        optimizer.step()
-        seen["outputs"].append(outputs)
-        seen["inputs"].append(gradients)
+    seen = train_seen(model, partial(inputs, case), loss_of, world, STEPS, LR)
     for found in hooks:
         found.clear()  # what is evaluated travels as it is
     with torch.no_grad():
@@ -229,7 +214,8 @@ def expected(case: Case, world: int) -> dict[str, Any]:
     return seen
 
 
-def compare(case: Case, ranks: list[dict[str, Any]]) -> None:
+def check_equal(case: Case, ranks: list[dict[str, Any]]) -> None:
+    """Assert that every rank found what one process would."""
     want = expected(case, len(ranks))
     close = {"rtol": 1e-5, "atol": 1e-5}
     for rank, found in enumerate(ranks):
@@ -342,12 +328,12 @@ def all_ranks(world: int) -> list[list[dict[str, Any]]]:
 @pytest.mark.parametrize("world", [1, 2, 4])
 @pytest.mark.parametrize("case", CASES)
 def test_a_spread_layer_equals_that_of_one_process(case: str, world: int) -> None:
-    compare(CASES[case], all_ranks(world)[list(CASES).index(case)])
+    check_equal(CASES[case], all_ranks(world)[list(CASES).index(case)])
 
 
 @pytest.mark.parametrize("number", range(len(REPLICATED)))
 def test_replicas_of_experts_add_up_their_gradients(number: int) -> None:
-    compare(REPLICATED[number], all_ranks(4)[len(CASES) + number])
+    check_equal(REPLICATED[number], all_ranks(4)[len(CASES) + number])
 
 
 def test_a_mixture_that_is_not_used_is_named() -> None:
