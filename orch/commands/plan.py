@@ -167,7 +167,7 @@ def _say_lines(lines: Sequence[str]) -> None:
 
 def _say_forecast(forecast: Forecast) -> None:
     from orch.commands._output import say, table
-    from orch.experiment.draw import LEGEND, draw
+    from orch.experiment.draw import draw, legend
     from orch.units import format_bytes, format_count, format_seconds
 
     say(
@@ -198,11 +198,14 @@ def _say_forecast(forecast: Forecast) -> None:
     say()
     for line in _bases(forecast):
         say(line)
+    drawn: list[str] = []
     for name, stack in forecast.stacks.items():
+        timeline = draw(stack.timeline)
+        drawn += timeline
         say(f"\n{name}")
-        for line in (*stack.passes, *_bucket_lines(stack), *draw(stack.timeline)):
+        for line in (*stack.passes, *_bucket_lines(stack), *timeline):
             say(f"  {line}")
-    say(f"\n{LEGEND}")
+    say(f"\n{legend(drawn)}")
 
 
 def _bases(forecast: Forecast) -> list[str]:

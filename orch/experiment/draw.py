@@ -11,11 +11,18 @@ MARKS = {
     "forward": "F", "backward": "B", "update": "U", "idle": ".", "expert": "E", "expert_backward": "E", "all_to_all": "X",
     "gather_rows": "G", "scatter_rows": "S", "sum_rows": "+", "attend": "A", "attend_backward": "A",
 }  # fmt: skip
+# What marks mean; all but the first line only where one of its own is drawn.
 LEGEND = (
-    "F forward, B backward, U update, c other computing, 0-9a-z bucket of a collective, . idle: what fills most of a column\n"
-    "E experts of a mixture, X rows on their way to them or back, G, S, + rows gathered, shared and added up inside a node\n"
-    "A attention and what else is dense between mixtures, where it is cut into chunks as they are"
-)
+    ("", "F forward, B backward, U update, c other computing, 0-9a-z bucket of a collective, . idle: what fills most of a column"),
+    ("EXGS+", "E experts of a mixture, X rows on their way to them or back, G, S, + rows gathered, shared, added up in a node"),
+    ("A", "A attention and what else is dense between mixtures, where it is cut into chunks as they are"),
+)  # fmt: skip
+
+
+def legend(rows: Sequence[str]) -> str:
+    """Return what the marks in `rows`, as `draw` returned them, mean."""
+    drawn = set("".join(row.partition("|")[2] for row in rows))
+    return "\n".join(line for marks, line in LEGEND if not marks or drawn & set(marks))
 
 
 def draw(timeline: Timeline, width: int = 72) -> list[str]:

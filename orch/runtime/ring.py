@@ -2,8 +2,8 @@
 
 Letters: P ranks, N items. In step s of P - 1, rank r hands the sum so far of part r - s to the next rank, and gets part
 r - s - 1 from the one before it: one message a link at a time. An all-to-all of the parts sends to all ranks at once; on a
-link that is full some of them then leave long before others, and the collective behind waits for the last: 4.4 MiB on four
-ranks at 200 Mbit/s took 205 ms where the ring takes 142, with an all-gather behind it 400 ms against 289.
+link that is full some of them then leave long before others, and the collective behind waits for the last: DeAR's step on few
+large tensors at 200 Mbit/s took 403 ms so, and takes 297 with the ring (benchmarks/RESULTS.md).
 """
 
 from __future__ import annotations

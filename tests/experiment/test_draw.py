@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orch.experiment.draw import draw
+from orch.experiment.draw import draw, legend
 from orch.simulate import simulate
 from orch.testing.small import cluster, profile
 from orch.workload import data_parallel
@@ -30,3 +30,10 @@ def test_nothing_to_send_is_one_row() -> None:
     model = profile([(1,)], backward_s=[2.0], forward_s=[1.0])
     rows = draw(simulate(data_parallel(model, 1, 1, update_s=0.0), cluster(1)), width=6)
     assert rows[:-1] == ["compute |FFBBBB|"]
+
+
+def test_a_legend_explains_what_is_drawn() -> None:
+    plain = legend(["compute   |FFBBU.|", "net.inter |..00..|", "           0 21.1 ms (A step)"])
+    assert plain.startswith("F forward")
+    assert "\n" not in plain
+    assert [line[0] for line in legend(["compute |FAEB|", "net |.X..|"]).splitlines()] == ["F", "E", "A"]
