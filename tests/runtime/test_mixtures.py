@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from tests.runtime.test_mixture import Case, compare, train_all
+from tests.runtime.test_mixture import Case, check_equal, train_all
 from tests.runtime.worlds import run
 
 
@@ -58,4 +58,4 @@ def test_no_random_plan_waits_for_ever_or_computes_something_else() -> None:
     found = list(zip(*run(4, train_all, cases), strict=True))
     assert len(found) == len(cases)
     for case, ranks in zip(cases, found, strict=True):
-        compare(case, list(ranks))
+        check_equal(case, list(ranks))
