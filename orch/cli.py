@@ -224,9 +224,19 @@ def _outcome(arguments: list[str], *, debug: bool) -> tuple[int, object]:
     except Exception as error:
         if debug:
             raise
+        if (missing := _missing(error)) is not None:
+            return _failed(missing, missing.exit_code)
         kind = type(error).__name__
         hint = "this is a fault of orch; the same command after `orch --debug` shows where"
         return _failed(OrchError(f"internal error: {kind}: {_first_line(error)}", code="E900", hint=hint), 1)
+
+
+def _missing(error: Exception) -> OrchError | None:
+    """Return what to say where a package is asked for that the base installation does not bring."""
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if package in ("", "orch", "techniques"):
+        return None
+    return OrchError(f"this command needs {package}, which is not installed", code="E003", hint="pip install 'orch[run]'")
 
 
 def _refused(error: OSError) -> OrchError:

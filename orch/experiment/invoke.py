@@ -9,10 +9,11 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,6 +170,8 @@ def refuse(recipe: Recipe) -> None:
             message = f"stack {stack.name}: train.steps {steps} is less than the {total} steps that measure takes"
             hint = f"give at least {total}, or fewer measure.blocks, measure.steps or measure.warmup"
             raise OrchError(message, code="E604", hint=hint)
+    if find_spec("torch") is None:
+        raise OrchError("training needs torch", code="E003", hint="pip install 'orch[run]', or --simulate")
 
 
 def _simulate(recipe: Recipe, asked: Invocation) -> Document:
@@ -248,7 +251,12 @@ def torch_loading(on: str) -> Iterator[None]:
     Where a worker lives in this process it loads torch itself, so that comes first: two threads that load torch at once
     meet in its circular imports, and one of them gets half a module.
     """
-    loading = threading.Thread(target=import_module, args=("orch.experiment.execute",), daemon=True)
+
+    def load() -> None:
+        with suppress(Exception):  # whoever needs it imports it again, and is told
+            import_module("orch.experiment.execute")
+
+    loading = threading.Thread(target=load, daemon=True)
     loading.start()
     if on in _WORKER_IN_THIS_PROCESS:
         loading.join()
