@@ -236,7 +236,9 @@ def _missing(error: Exception) -> OrchError | None:
     package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if package in ("", "orch", "techniques"):
         return None
-    return OrchError(f"this command needs {package}, which is not installed", code="E003", hint="pip install 'orch[run]'")
+    return OrchError(
+        f"this command needs {package}, which is not installed", code="E003", hint="pip install 'orch[run]'"
+    )
 
 
 def _refused(error: OSError) -> OrchError:

@@ -129,9 +129,12 @@ def run(recipe: Recipe, root: Path, killer: Killer | None, show: Show | None = N
 @pytest.fixture(scope="module")
 def unbroken(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], float]:
     run(load(recipe), tmp_path_factory.mktemp("first"), None)  # what loads only once is no part of the time
-    begin = time.monotonic()
-    prints, _ = run(load(recipe), tmp_path_factory.mktemp("unbroken"), None)
-    return prints, time.monotonic() - begin
+    took: list[float] = []
+    for number in range(2):  # in a busy minute of the machine moments would be drawn beyond the other runs' end
+        begin = time.monotonic()
+        prints, _ = run(load(recipe), tmp_path_factory.mktemp(f"unbroken{number}"), None)
+        took.append(time.monotonic() - begin)
+    return prints, min(took)
 
 
 @pytest.mark.parametrize("seed", range(RUNS))
@@ -139,7 +142,7 @@ def test_kills_at_random_moments_change_no_parameter(
     recipe: Path, tmp_path: Path, unbroken: tuple[dict[str, Any], float], seed: int
 ) -> None:
     prints, whole_s = unbroken
-    killer, show, begin = Killer(random.Random(seed), 0.6 * whole_s), Remembers(), time.monotonic()
+    killer, show, begin = Killer(random.Random(seed), 0.5 * whole_s), Remembers(), time.monotonic()
     found, outcome = run(load(recipe), tmp_path, killer, show)
     losses = [stage for stage in show.stages if "making the gang anew" in stage]
     LOG.info(
