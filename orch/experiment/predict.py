@@ -24,6 +24,8 @@ from orch.workload import data_parallel, forward_reads, mixture_training, retime
 
 # What a library may take for large or small groups instead of what was measured.
 ALTERNATIVES = ("ring", "halving-doubling", "double-binary-tree")
+# Kinds of what a codec of rows computes.
+PACKING = ("pack_rows", "unpack_rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,9 +280,11 @@ def _band(plan: Plan, cluster: Cluster, median: float, nbytes: int, basis: str) 
 
 def _basis(plan: Plan, cluster: Cluster, profile: Profile, nbytes: int) -> str:
     compute = "measured layer times" if profile.measured else f"{cluster.device.basis} compute"
-    works = {own_work(task.op) for step in plan.steps for task in step if isinstance(task.op, Encode | Decode)}
+    ops = [task.op for step in plan.steps for task in step]
+    works = {own_work(op) for op in ops if isinstance(op, Encode | Decode) or op.kind in PACKING}
     unknown = "" if works <= cluster.operations.keys() else ", encode cost unknown (estimated)"
-    return f"{compute}, {cluster.basis(nbytes=nbytes)} links{unknown}"
+    packed = {op.rests_on for op in ops if isinstance(op, Collective) and op.rests_on}
+    return ", ".join([compute, f"{cluster.basis(nbytes=nbytes)} links{unknown}", *sorted(packed)])
 
 
 def optimizer_kind(train: Train) -> str:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         ScatterRows,
         UnpackRows,
     )
+    from orch.plan.packed import SIZES, RowSizes
     from orch.plan.shadows import AddShadows, ReturnGradients, ShadowBackward, ShadowExperts, ShareExpert
     from orch.plan.sharing import Join, Meet, Project, SumRows, meeting
 
@@ -65,6 +66,7 @@ _MIXTURES = (
     "orch.plan.dense",
     "orch.plan.chain",
     "orch.plan.chaining",
+    "orch.plan.packed",
     "orch.plan.shadows",
     "orch.plan.sharing",
 )
@@ -89,6 +91,7 @@ __all__ = [
     "NET",
     "RELAYED",
     "SAMPLES",
+    "SIZES",
     "TOKENS",
     "WHOLE",
     "AddShadows",
@@ -132,6 +135,7 @@ __all__ = [
     "Restore",
     "RestoreBackward",
     "ReturnGradients",
+    "RowSizes",
     "Rows",
     "ScatterRows",
     "Segment",

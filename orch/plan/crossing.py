@@ -11,7 +11,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from orch.plan.experts import AllToAll, Expert, ExpertBackward, RecodeRows, Rows
+from orch.plan.packed import RowSizes
 from orch.plan.plan import Plan, Step, Task
+
+# What goes from rank to rank of those that share experts out.
+EXCHANGED = (AllToAll, RowSizes)
 
 
 @dataclass(frozen=True)
@@ -80,10 +84,10 @@ class Crossing:
             chunks = []
             for turn in range(turns):
                 name, op = f"{task.name}.t{turn}", task.op
-                if alone and turn == 0 and isinstance(op, AllToAll):
+                if alone and turn == 0 and isinstance(op, EXCHANGED):
                     continue
-                after = tuple(_of_turn(task, turn, stages, alone=alone))
-                if isinstance(op, AllToAll):
+                after = tuple(dict.fromkeys(_of_turn(task, turn, stages, alone=alone)))
+                if isinstance(op, EXCHANGED):
                     op = op.in_turn(turn, turns, name=name)
                 else:
                     assert isinstance(op, Expert | ExpertBackward | RecodeRows)
@@ -101,7 +105,7 @@ def _of_turn(task: Task, turn: int, stages: Mapping[str, Task], *, alone: bool) 
         before = stages.get(name)
         if before is None:
             yield name
-        elif alone and turn == 0 and isinstance(before.op, AllToAll):
+        elif alone and turn == 0 and isinstance(before.op, EXCHANGED):
             yield from _of_turn(before, turn, stages, alone=alone)
         else:
             yield f"{name}.t{turn}"

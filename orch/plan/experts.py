@@ -8,6 +8,7 @@ where none is. The plan states capacity and rule; real bytes are in the record.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 
@@ -234,6 +235,7 @@ class AllToAll(Rows):
     the experts. `copies`: a row goes to so many ranks that share its expert, and comes back from each as a part of a sum. `turn`,
     `turns`: as in `Chunk`; then `nbytes` of the turns together are what one exchange hands over. `channels`: multiprocessors
     that its kernel holds, where that is another number than the cluster says; with less, bytes take longer in proportion.
+    `travels`: of a thousand bytes of the buffer, those expected where only the data know how small a codec packs them; `rests_on`.
     """
 
     kind: ClassVar[str] = "all_to_all"
@@ -244,6 +246,12 @@ class AllToAll(Rows):
     turn: int = field(default=0, metadata={"unsaid": True})
     turns: int = field(default=1, metadata={"unsaid": True})
     channels: int = field(default=0, metadata={"unsaid": True})
+    travels: int = field(default=1000, metadata={"unsaid": True})
+    rests_on: str = field(default="", metadata={"unsaid": True})
+
+    @property
+    def nbytes(self) -> int:
+        return self.buffer.nbytes * self.travels // 1000
 
     @property
     def chunk(self) -> Chunk:
@@ -337,6 +345,10 @@ class PackRows(RecodeRows):
         """Return rows [Q, M] as they travel [Q, W]."""
         raise TypeError(f"{type(self).__name__} does not say how rows are written")
 
+    def packed(self, rows: Any, counts: Callable[[], list[int]]) -> tuple[Any, list[int] | None]:
+        """Return rows as they travel, and where only the data know them the bytes [B, 1] of each rank's part."""
+        return self.encode(rows), None
+
     def run(self, executor: Executor) -> None:
         _layer(executor, self.module).pack(self)
 
@@ -350,6 +362,10 @@ class UnpackRows(RecodeRows):
     def decode(self, packed: Any) -> Any:
         """Return rows [Q, M] from what travelled [Q, W]."""
         raise TypeError(f"{type(self).__name__} does not say how rows are read")
+
+    def unpacked(self, packed: Any, counts: Callable[[], list[int]], sizes: list[int] | None) -> Any:
+        """Return rows from what travelled: of each rank's part its `counts` rows, and its bytes where these were told."""
+        return self.decode(packed)
 
     def run(self, executor: Executor) -> None:
         _layer(executor, self.module).unpack(self)

@@ -230,6 +230,11 @@ class Collective(Operation):
     buffer: Buffer
 
     @property
+    def rests_on(self) -> str:
+        """What `nbytes` rests on where only the data know how many they are."""
+        return ""
+
+    @property
     def nbytes(self) -> int:
         return self.buffer.nbytes
 

@@ -105,10 +105,16 @@ def _orders(tasks: tuple[Task, ...], order: list[int], expected: list[int]) -> I
 
 
 def _payload(plan: Plan, task: Task, step: StepRecord, number: int, rank: int) -> Iterator[str]:
-    if isinstance(task.op, AllToAll) and task.op.ragged:
-        yield from _ragged(plan, task, step, number)
-    elif step.sent[number] != task.op.nbytes:
-        yield f"task {task.name!r} handed over {step.sent[number]} bytes; the plan says {task.op.nbytes}"
+    op, sent = task.op, step.sent[number]
+    if number in step.rows and sent > (most := step.rows[number][0]):
+        yield f"task {task.name!r} handed over {sent} bytes for rows of {most}"
+    # Of packed rows whose sizes only the data know, the plan has the bytes before they are packed.
+    plain = step.of_rows()
+    whole = op.buffer.nbytes if isinstance(op, AllToAll) else op.nbytes
+    if isinstance(op, AllToAll) and op.ragged:
+        yield from _ragged(plan, task, plain, number)
+    elif plain.sent[number] != whole:
+        yield f"task {task.name!r} handed over {plain.sent[number]} bytes; the plan says {whole}"
     planned = tuple(plan.groups[task.group].block_of(rank))
     if step.ranks[number] != planned:
         yield f"task {task.name!r} ran in ranks {list(step.ranks[number])}; the plan says {list(planned)}"
@@ -140,15 +146,21 @@ def _ragged(plan: Plan, task: Task, step: StepRecord, number: int) -> Iterator[s
             yield f"task {task.name!r} hands over one half of its rows, and no task the other"
         elif op.leg == FAR:
             mate = _task(plan, step, other)
-            total, planned = sent[number] + sent.get(other, 0), op.nbytes + mate.op.nbytes
+            total, planned = sent[number] + sent.get(other, 0), op.buffer.nbytes + _rows(mate)
             if total != planned:
                 yield f"tasks {task.name!r} and {mate.name!r} handed over {total} bytes; the plan says {planned}"
     elif op.leg == ACROSS:
         other = _leg(plan, step, op, op.part, INSIDE)
         if other is None or sent[number] != step.received.get(other):
             yield f"task {task.name!r} passed on {sent[number]} bytes, which is not what came before"
-    elif sent[number] != op.nbytes:
-        yield f"task {task.name!r} handed over {sent[number]} bytes; the plan says {op.nbytes}"
+    elif sent[number] != op.buffer.nbytes:
+        yield f"task {task.name!r} handed over {sent[number]} bytes; the plan says {op.buffer.nbytes}"
+
+
+def _rows(task: Task) -> int:
+    """Return the bytes of the rows that an exchange moves."""
+    assert isinstance(task.op, AllToAll)
+    return task.op.buffer.nbytes
 
 
 def _stay(plan: Plan, step: StepRecord, op: AllToAll) -> int:
@@ -171,7 +183,7 @@ def _turns(plan: Plan, task: Task, step: StepRecord) -> Iterator[str]:
         if isinstance(mate.op, AllToAll) and (mate.op.part, mate.op.module) == (op.part, op.module)
     ]
     total = sum(step.sent.get(number, 0) for number, _ in mates)
-    planned = sum(mate.op.nbytes for _, mate in mates)
+    planned = sum(_rows(mate) for _, mate in mates)
     copied = _stay(plan, step, op)
     whole = len(mates) == op.turns and not copied
     most = copied or (planned if whole else planned * op.turns // len(mates))

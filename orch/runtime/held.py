@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import nn
 
 from orch.models.zoo.shards import share, shared_parameters
+from orch.plan import SIZES
 from orch.runtime.base import GLOO_THREADS
 from orch.runtime.mixture import expert_parameters, spread
 from orch.workload.layout import BLOCK, EXPERTS, NEIGHBOURS, SLICES, TENSOR, shared_out
 
 # Rows travel in the plan's order, one chunk after another: on two threads they would share the link.
-_IN_ORDER = (EXPERTS, NEIGHBOURS, BLOCK, TENSOR)
+_IN_ORDER = (EXPERTS, NEIGHBOURS, BLOCK, TENSOR, SIZES)
 
 
 def threads_of(group: str) -> int:

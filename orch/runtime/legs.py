@@ -24,7 +24,8 @@ class Parcel:
     """What an all-to-all hands over and fills: rows end to end by rank, and how many of each rank (none: equally many).
 
     `steps`: pair by pair, one after another. `root`: not rows from rank to rank but `sent`, in place, from the rank at that
-    place to all, or with `adds` summed up there.
+    place to all, or with `adds` summed up there. `rows`: the bytes of the rows themselves that leave and come, where what travels
+    is packed in sizes that only the data know.
     """
 
     sent: Tensor
@@ -34,6 +35,7 @@ class Parcel:
     steps: bool = False
     root: int | None = None
     adds: bool = False
+    rows: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,14 @@ class Legs:
         received = sent.new_empty(sum(received_split), sent.shape[1])
         self._came.setdefault(key, {})[op.leg] = received
         return Parcel(sent.contiguous(), received, sent_split, received_split, op.algorithm == "pairwise")
+
+    def among(self, op: AllToAll) -> Sequence[int]:
+        """Return the places of the ranks between which the leg `op` moves rows, where it is the whole way or a half of it."""
+        first = self._first(op.neighbours)
+        near = range(first, first + op.neighbours)
+        if op.leg == NEAR:
+            return near
+        return [place for place in range(self._ranks) if op.leg == WHOLE or place not in near]
 
     def arrived(self, key: Key) -> Tensor:
         """Return the rows of a chunk that came: rank after rank of those they are from, or were meant for."""

@@ -21,9 +21,10 @@ from orch.errors import RunError
 from orch.models.load import Load
 from orch.models.zoo.gates import Routing
 from orch.models.zoo.mixture import MixtureLayer, Rows, mixture_layers
-from orch.plan import COUNTS, RELAYED, AllToAll, Chunk, GatherRows, PackRows, UnpackRows
+from orch.plan import COUNTS, RELAYED, AllToAll, Chunk, GatherRows, PackRows, RowSizes, UnpackRows
 from orch.plan import Rows as Move
-from orch.runtime.legs import Gathered, Legs, Parcel, Tallies
+from orch.runtime.legs import OUT, Gathered, Legs, Parcel, Tallies
+from orch.runtime.packed import Sizes
 from orch.runtime.pieces import backward, forward
 from orch.runtime.shares import Shares
 from orch.runtime.table import Cell, Table
@@ -72,6 +73,7 @@ class LayerRun:
         self.token_gradient: Tensor
         self.weight_gradient: Tensor
         self._legs = Legs(place, ranks)
+        self._sizes = Sizes()
         self._relayed: Tensor | None = None
         self._saved: list[tuple[Chunk, Tensor, tuple[Tensor, ...]]] = []
         # Of the experts' parameters; the chunks of one layer that is walked in a chain share it.
@@ -184,17 +186,33 @@ class LayerRun:
     def pack(self, op: PackRows) -> None:
         """Write the rows of one chunk as they will travel."""
         key = (op.part, op.chunk)
-        self._legs.leave(key, op.encode(self._rows_of(*key)))
+        packed, sizes = op.packed(self._rows_of(*key), partial(self._leaving, *key))
+        self._sizes.packed(key, sizes)
+        self._legs.leave(key, packed)
 
     def unpack(self, op: UnpackRows) -> None:
         """Read the rows of one chunk, which have come."""
         key = (op.part, op.chunk)
-        self._legs.arrive(key, op.decode(self._legs.arrived(key)).to(self.tokens.dtype))
+        rows = op.unpacked(self._legs.arrived(key), partial(self._coming, *key), self._sizes.came(key))
+        self._legs.arrive(key, rows.to(self.tokens.dtype))
+
+    def _leaving(self, part: str, chunk: Chunk) -> list[int]:
+        """Return how many rows of a chunk leave for each rank in an exchange."""
+        return self._there(chunk) if part in OUT else self._table.per_source(chunk)
+
+    def _coming(self, part: str, chunk: Chunk) -> list[int]:
+        """Return how many come from each."""
+        return self._table.per_source(chunk) if part in OUT else self._there(chunk)
+
+    def _there(self, chunk: Chunk) -> list[int]:
+        return [number for number in self._by_part(chunk) for _ in range(self.slices)]
 
     def parcel(self, op: Move) -> Parcel:
         """Return what the collective of `op` hands over and fills."""
         if isinstance(op, GatherRows):
             return self._shared(op)
+        if isinstance(op, RowSizes):
+            return self._sizes.parcel(op)
         op = cast(AllToAll, op)
         if op.part == COUNTS:
             by_part = self._travelling().view(-1, self._local, len(self.cells))
@@ -207,10 +225,14 @@ class LayerRun:
             self._relayed = torch.empty_like(sent)
             return Parcel(sent, self._relayed, [], [])
         chunk = op.chunk
-        there = [number for number in self._by_part(chunk) for _ in range(self.slices)]
-        here = self._table.per_source(chunk)
-        tallies = Tallies(there, here, partial(self._through_here, op.neighbours, chunk))
-        return self._legs.parcel(op, partial(self._rows_of, op.part, chunk), tallies)
+        tallies = Tallies(
+            self._there(chunk), self._table.per_source(chunk), partial(self._through_here, op.neighbours, chunk)
+        )
+        rows = partial(self._rows_of, op.part, chunk)
+        if (op.part, chunk) not in self._sizes:
+            return self._legs.parcel(op, rows, tallies)
+        row_bytes = op.width * self.tokens.dtype.itemsize
+        return self._sizes.sized(op, self._legs, rows, tallies, row_bytes)
 
     def _travelling(self) -> Tensor:
         """Return how many rows of this rank go to each expert's rank, in every cell [1, E, K]."""

@@ -256,6 +256,8 @@ class Network:
         except RuntimeError as error:
             raise self._failed(task.name, error) from error
         self._run.received[index] = parcel.received.nbytes
+        if parcel.rows is not None:
+            self._run.rows[index] = parcel.rows
         self._launched(work, parcel.sent.nbytes)
 
     def _launched(self, work: Any, nbytes: int) -> None:

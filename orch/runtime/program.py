@@ -21,6 +21,7 @@ from orch.plan import (
     Plan,
     RecodeRows,
     Rows,
+    RowSizes,
     ShareExpert,
     Step,
     SumRows,
@@ -163,7 +164,7 @@ def _send(number: int, task: Task, stream: int, place: int) -> Send:
                        hint="such plans can be simulated: orch plan")  # fmt: skip
     if not isinstance(task.op, Collective):
         raise RunError(f"task {task.name!r} is on stream {task.stream!r} but is no collective", code="E618")
-    runs = isinstance(task.op, AllToAll | ShareExpert) or (
+    runs = isinstance(task.op, AllToAll | RowSizes | ShareExpert) or (
         task.group == TENSOR and isinstance(task.op, SumRows | GatherRows)
     )
     if isinstance(task.op, Rows) and not runs:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -28,7 +28,8 @@ class StepRecord:
 
     `order` lists tasks as they started; `starts` and `ends` [tasks] are seconds, NaN where a task did not run; `sent`
     and `ranks` say, per collective, the bytes handed over and the ranks that took part, `received` the bytes that came
-    where that depends on the data. `carried` tells whether the
+    where that depends on the data, `rows` the bytes of the rows that left and came where these were packed in sizes that only
+    the data know. `carried` tells whether the
     previous step left work to finish (lag 1); a `flush` holds only such work, done early. In an `exact` step the ends
     of collectives were stamped by the process group's own thread, which costs each of them a little; in others when
     somebody looked: at the next hook, or at the end of a wait. `read`: stamps are seconds.
@@ -45,9 +46,17 @@ class StepRecord:
     sent: dict[int, int] = field(default_factory=dict)
     ranks: dict[int, tuple[int, ...]] = field(default_factory=dict)
     received: dict[int, int] = field(default_factory=dict)
+    rows: dict[int, tuple[int, int]] = field(default_factory=dict)
     end: float = NAN
     exact: bool = False
     read: bool = False
+
+    def of_rows(self) -> StepRecord:
+        """Return the step with the bytes of rows themselves where they were packed in sizes that only the data know."""
+        if not self.rows:
+            return self
+        sent, received = ({number: both[way] for number, both in self.rows.items()} for way in (0, 1))
+        return replace(self, sent=self.sent | sent, received=self.received | received, rows={})
 
 
 class Record:

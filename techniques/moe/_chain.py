@@ -22,6 +22,7 @@ from orch.plan import (
     ExpertBackward,
     Plan,
     Rows,
+    RowSizes,
     Step,
     Task,
     chained,
@@ -168,7 +169,7 @@ def kind_of(chain: Chain, task: Task, place: int) -> str:
         return DENSE
     if isinstance(op, Expert | ExpertBackward):
         return EXPERT
-    if isinstance(op, Rows) and op.part not in (COUNTS, RELAYED):
+    if isinstance(op, Rows) and not isinstance(op, RowSizes) and op.part not in (COUNTS, RELAYED):
         expert = next(n for n, one in enumerate(chain.layers[0]) if isinstance(one.op, Expert | ExpertBackward))
         return OUT if place < expert else BACK
     return SHORT

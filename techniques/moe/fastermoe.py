@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import Field
 
-from orch.plan import AllToAll, Crossing, Plan, Rows, Step, Task, crossings, recut
+from orch.plan import AllToAll, Crossing, Plan, Rows, RowSizes, Step, Task, crossings, recut
 from orch.technique import Context, Knobs, Slot, Technique, count
 from techniques.moe._pipeline import makespan, seconds
 from techniques.moe._shadows import Shadowed, shadowed, with_shadows
@@ -94,7 +94,7 @@ def _taking_turns(plan: Plan, step: Step, context: Context, ranks: int, sizes: S
     both: dict[str, list[Crossing]] = {}
     for crossing in crossings(step):
         if len(crossing.stages) > 1 and all(
-            isinstance(t.op, AllToAll) for t in crossing.stages if isinstance(t.op, Rows)
+            isinstance(t.op, AllToAll | RowSizes) for t in crossing.stages if isinstance(t.op, Rows)
         ):
             both.setdefault(crossing.module, []).append(crossing)
     for module, found in both.items():

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from orch.plan import COUNTS, RELAYED, Crossing, Plan, Rows, Step, Task, crossings, cut_crossings
+from orch.plan import COUNTS, RELAYED, Crossing, Plan, Rows, RowSizes, Step, Task, crossings, cut_crossings
 from orch.technique import Context, Knobs, Slot, Technique, choice, count
 from techniques.moe._pipeline import Costs, laid, one_network
 
@@ -39,7 +39,7 @@ def _glued(step: Step) -> Step:
     by_crossing: dict[tuple[str, bool, bool], list[Task]] = {}
     for task in step:
         op = task.op
-        if isinstance(op, Rows) and op.part not in (COUNTS, RELAYED):
+        if isinstance(op, Rows) and not isinstance(op, RowSizes) and op.part not in (COUNTS, RELAYED):
             by_crossing.setdefault((op.module, op.part.endswith("_backward"), op.part in _OUT), []).append(task)
     blocks: dict[str, list[str]] = {}
     for tasks in by_crossing.values():

@@ -246,6 +246,20 @@ def test_halves_of_an_exchange_make_its_whole() -> None:
     ]
 
 
+def test_packed_rows_take_no_more_than_themselves_and_are_held_to_the_plan() -> None:
+    record, step, places = filled("zipccl-rows")
+    dispatch, combine = places["dispatch.0.moe"], places["combine.0.moe"]
+    for place in (dispatch, combine):
+        step.sent[place], step.received[place], step.rows[place] = 200, 190, (256, 256)
+    for place in (places["combine_backward.0.moe"], places["dispatch_backward.0.moe"]):
+        step.rows[place] = (256, 256)
+    assert differences(record, 0) == []
+    step.sent[dispatch] = 257
+    assert differences(record, 0) == ["step 0: task 'dispatch.0.moe' handed over 257 bytes for rows of 256"]
+    step.sent[dispatch], step.rows[dispatch], step.rows[combine] = 200, (240, 256), (256, 240)
+    assert differences(record, 0) == ["step 0: task 'dispatch.0.moe' handed over 240 bytes; the plan says 256"]
+
+
 def test_a_relay_passes_on_what_it_got() -> None:
     record, step, places = filled("two-level-a2a")
     inside, across = places["dispatch.0.moe.inside"], places["dispatch.0.moe"]

@@ -178,7 +178,7 @@ def through(codec: str, world: int) -> Any:
     """Return what a codec makes of rows on their way; one rank alone sends none."""
 
     def run(rows: Tensor) -> Tensor:
-        if world == 1:
+        if world == 1 or registry.technique(codec).lossless:
             return rows
         kernels = import_module(f"techniques.moe.{codec.replace('-', '_')}_kernels")
         if codec == "bfp8-rows":
@@ -263,8 +263,14 @@ CASES = {
     "two halves, eight bits": Case(
         stack=("schemoe", "int8-rows", "wfbp"), nodes=2, knobs={"schemoe": {"degree": 3, "degree_backward": 2}}
     ),
+    "two halves, packed without loss": Case(
+        stack=("schemoe", "zipccl-rows", "wfbp"), nodes=2, knobs={"schemoe": {"degree": 3, "degree_backward": 2}}
+    ),
     "two hops": Case(stack=("pipemoe", "two-level-a2a", "wfbp"), nodes=2, knobs={"pipemoe": {"degree": 3}}),
     "turns of single ranks": Case(stack=("fastermoe", "int8-rows"), knobs={"fastermoe": {"group": 1}}),
+    "turns of single ranks, packed without loss": Case(
+        stack=("fastermoe", "zipccl-rows"), knobs={"fastermoe": {"group": 1}}, routing="first"
+    ),
     "turns, one expert gets all": Case(
         stack=("fastermoe",), knobs={"fastermoe": {"group": 1}}, routing="first", top_k=1, gated=True
     ),
@@ -301,6 +307,7 @@ REPLICATED = [
         knobs={"fsmoe": {"smallest": "16B"}},
     ),
     Case(stack=("schemoe", "int8-rows", "dear"), nodes=2, tokens=1, routing="first"),
+    Case(stack=("fsmoe", "zipccl-rows", "pairwise-a2a"), spread=2, capacity=0.6, knobs={"fsmoe": {"smallest": "16B"}}),
     Case(stack=("naive-moe", "two-level-a2a"), nodes=2, routing="first", top_k=1, tokens=5),
     Case(stack=("fastermoe",), knobs={"fastermoe": {"group": 2}}, tokens=1),
     Case(stack=("fastermoe", "wfbp"), knobs={"fastermoe": {"group": 1, "loads": (1, 6, 2, 1), "shadows": 2}}),
