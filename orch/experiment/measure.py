@@ -50,7 +50,8 @@ class Measurements:
         self._seen: dict[object, list[Observation]] = {key: [] for key in self._subjects}
         self._links: list[LinkTimes] = []
         self._overheads: list[Overhead] = []
-        # Of each stack that computes something itself: its plan for one rank; by task what it is, and its formula's seconds.
+        # Of each stack that computes something itself: its plan, for one rank where one can run it; by task what it is, and its
+        # formula's seconds.
         self._works: dict[str, tuple[Plan, dict[str, tuple[str, float]]]] = {}
         # Of each round, by stack: of every task what it is, the formula's seconds, and those that it took.
         self._operations: list[dict[str, list[tuple[str, float, float]]]] = []
@@ -108,12 +109,9 @@ class Measurements:
             self._speeds.append((stack, _in_turns(self._places, ranks)))
 
     def operations(self, plans: Mapping[str, Plan]) -> None:
-        """Measure what the techniques of each stack compute themselves: encode, decode, and what feedback does.
-
-        Not where experts are spread: one rank cannot run such a plan alone, so the formulas stand.
+        """Measure what the techniques of each stack compute themselves: encode, decode, and what feedback does. Each rank
+        runs a stack's plan alone; one in which some ranks meet, as those that hold experts do, all run together.
         """
-        if self._recipe.layout.experts > 1:
-            return
         cluster = self._cluster({})
         for name, plan in plans.items():
             costs = {
@@ -123,14 +121,15 @@ class Measurements:
                 if (work := own_work(task.op)) is not None
             }
             if costs and self._gang.size > 1:
-                self._works[name] = without_peers(plan), costs
+                alone = all(task.group == "world" for step in plan.steps for task in step)
+                self._works[name] = without_peers(plan) if alone else plan, costs
         self._operate(OPERATION_STEPS)
 
     def _operate(self, steps: int) -> None:
         found: dict[str, list[tuple[str, float, float]]] = {}
-        for name, (alone, costs) in self._works.items():
+        for name, (plan, costs) in self._works.items():
             subject = self._subjects[self._keys[name]]
-            ranks = self._gang.call(warmup.operations, subject, self._recipe.seeds[0], alone, steps)
+            ranks = self._gang.call(warmup.operations, subject, self._recipe.seeds[0], plan, steps)
             longer = _running(ranks, self._crowd)
             found[name] = [
                 (work, formula, longer * mean(rank.seconds[task] for rank in ranks))

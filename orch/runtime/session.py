@@ -158,8 +158,7 @@ def load(worker: Place, job: StackJob) -> None:
         config=job.config,
         progress=worker.progress,
     )
-    blocks = {name: group.block_of(worker.rank) for name, group in job.plan.groups.items()}
-    groups = {name: worker.process_group(name, ranks, threads=threads_of(name)) for name, ranks in blocks.items()}
+    groups, blocks = groups_of(worker, job.plan)
     _start_equal(worker, model)
     keep_own(model, worker.rank, blocks)
     if job.engine is None:
@@ -174,6 +173,13 @@ def load(worker: Place, job: StackJob) -> None:
     _session(worker).trainings[job.name, job.seed] = Training(
         job.name, subject.batch, engine, batches, loss_of, loaded, job.stop_on_nan
     )
+
+
+def groups_of(worker: Place, plan: Plan) -> tuple[dict[str, Any], Mapping[str, Sequence[int]]]:
+    """Return the process group of this rank for every group of a plan, and the ranks in it. Every rank must be called."""
+    blocks = {name: group.block_of(worker.rank) for name, group in plan.groups.items()}
+    made = {name: worker.process_group(name, ranks, threads=threads_of(name)) for name, ranks in blocks.items()}
+    return made, blocks
 
 
 def run_block(

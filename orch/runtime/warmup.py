@@ -10,7 +10,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
@@ -24,6 +24,7 @@ from orch.plan import COMPUTE, Plan
 from orch.plan.operations import own_work
 from orch.runtime.base import GLOO_THREADS, Setup
 from orch.runtime.engine import PlanEngine
+from orch.runtime.held import keep_own, reader
 from orch.runtime.links import LinkTimes, measure_links
 from orch.runtime.observe import Observation, observe
 from orch.runtime.optimizers import optimizer_factory
@@ -31,6 +32,7 @@ from orch.runtime.session import (
     Place,
     Subject,
     batches_of,
+    groups_of,
     load_data,
     loss_function,
     meet,
@@ -148,15 +150,28 @@ def speed(worker: Place, subject: Subject, seed: int, steps: int) -> Pace:
 
 
 def operations(worker: Place, subject: Subject, seed: int, plan: Plan, steps: int) -> OwnWork:
-    """Return how long what techniques compute themselves (encode, decode ...) takes under `plan`, which is a plan for one
-    rank; all ranks are called at once.
+    """Return how long what techniques compute themselves (encode, decode ...) takes under `plan`: one for all ranks, or for
+    one, and then each runs it by itself. All ranks are called at once.
     """
     loaded = load_data(subject)
     loss_of = loss_function(worker, subject, loaded)
-    setup = Setup(optimizer_factory(subject.optimizer), seed=seed, schedule=subject.learning_rate)
-    group = worker.process_group("alone", [worker.rank], threads=GLOO_THREADS)
-    engine = PlanEngine(plan, subject.model.build(seed).to(worker.device), setup, {"world": group})
-    batch = next(batches_of(worker, subject, seed, loaded))
+    together = plan.world_size > 1
+    setup = Setup(
+        optimizer_factory(subject.optimizer),
+        rank=worker.rank if together else 0,
+        seed=seed,
+        schedule=subject.learning_rate,
+    )
+    model = subject.model.build(seed).to(worker.device)
+    blocks: Mapping[str, Sequence[int]] = {}
+    if together:
+        groups, blocks = groups_of(worker, plan)
+        keep_own(model, worker.rank, blocks)
+    else:
+        groups = {"world": worker.process_group("alone", [worker.rank], threads=GLOO_THREADS)}
+    engine = PlanEngine(plan, model, setup, groups)
+    whose = reader(worker.rank, worker.world_size, blocks)
+    batch = next(batches_of(worker, subject, seed, loaded, whose))
     meet(worker)
     with _uncollected():
         for number in range(WARM_STEPS + steps):
@@ -173,6 +188,8 @@ def operations(worker: Place, subject: Subject, seed: int, plan: Plan, steps: in
             busy_s += span.end_s - span.start_s
             if own_work(span.task.op) is not None:
                 found.setdefault(span.task.name, []).append(span.end_s - span.start_s)
+    engine.flush()
+    engine.settle()
     engine.close()
     return OwnWork({name: fmean(seconds) for name, seconds in found.items()}, busy_s / len(timeline), ran_s / steps)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from orch import registry
 from orch.experiment.measure import (
     Measurements,
     _crowd,
@@ -18,9 +19,12 @@ from orch.experiment.measure import (
     _settled,
 )
 from orch.gang.inline import InlineGang
+from orch.plan import Plan
 from orch.runtime.observe import Observation, Pass, merge
 from orch.runtime.warmup import OwnWork, Pace
-from orch.testing import small
+from orch.stack import apply, arrange
+from orch.testing import mixture, small
+from orch.workload import Layout, data_parallel, mixture_training
 
 PROFILE = small.profile([(4,), (8,)], [1.0, 2.0], [0.5, 0.5])
 STAMPS = Pass({"l1": 0.0, "l2": 0.5}, {"l2.weight": 3.0, "l1.weight": 4.0}, 1.0, 4.0, 5.0)
@@ -105,6 +109,28 @@ def test_techniques_own_work_lasts_as_long_as_all_ranks_of_a_core_run() -> None:
     slow, quick = OwnWork({"encode": 3.0}, 10.0, 4.0), OwnWork({"encode": 5.0}, 30.0, 3.0)
     assert _running([slow, quick], crowd=2.0) == pytest.approx(2.0 * 4.0 / 20.0)  # of the slowest rank
     assert _running([slow, quick], crowd=1.0) == 1.0  # a core of its own: as the clock says
+
+
+@pytest.mark.parametrize(("stack", "ranks"), [(("acp-sgd",), 1), (("int8-rows",), 2), (("acp-sgd", "naive-moe"), 2)])
+def test_a_plan_in_which_some_ranks_meet_is_run_by_all_of_them(stack: tuple[str, ...], ranks: int) -> None:
+    asked: list[Plan] = []
+
+    def call(work: Any, subject: Any, seed: int, plan: Plan, steps: int) -> list[OwnWork]:
+        asked.append(plan)
+        return [OwnWork(dict.fromkeys((task.name for step in plan.steps for task in step), 1.0), 1.0, 1.0)]
+
+    model = mixture.layers()
+    members = [small.member(registry.technique(name)) for name in stack]
+    plain = data_parallel(model, 2, 1) if ranks == 1 else mixture_training(model, Layout(2, 2), 1)
+    where = mixture.cluster(2)
+    plan = apply(plain, arrange(members, registry.technique), small.context(Layout(2, 2).local(model), where))[0]
+    subject: Any = SimpleNamespace(batch=1, precision="fp32", optimizer={})
+    recipe: Any = SimpleNamespace(seeds=[0], cluster=where)
+    gang: Any = SimpleNamespace(size=2, call=call)
+    measurements = Measurements(recipe, gang, {"a": subject})
+    measurements.operations({"a": plan})
+    assert [one.world_size for one in asked] == [ranks]
+    assert set(asked[0].groups) == {"world", *(plan.groups if ranks > 1 else ())}
 
 
 def test_techniques_own_work_is_that_between_the_blocks_and_as_slow_as_plain_steps_were_around_them() -> None:

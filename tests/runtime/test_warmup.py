@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,11 +12,14 @@ from orch import registry
 from orch.gang import make_gang
 from orch.models import catalogue
 from orch.models.datasets import choose_data
+from orch.plan import RecodeRows
 from orch.runtime import session, warmup
 from orch.runtime.observe import Observation, merge
 from orch.runtime.session import Subject
-from orch.testing import small
-from orch.workload import without_peers
+from orch.stack import apply, arrange
+from orch.testing import mixture, small
+from orch.workload import Layout, mixture_training, without_peers
+from tests.runtime.test_session import MIXED
 
 SUBJECT = Subject(catalogue.choose(use="mlp"), choose_data("digits8"), 16, {"sgd": {"lr": 0.1}})
 
@@ -58,6 +62,18 @@ def test_what_a_technique_computes_is_timed_task_by_task(gang: Any, seen: Observ
         assert 0.0 < min(found.seconds.values()) < found.busy_s
         assert sum(found.seconds.values()) < plan.period * found.busy_s
         assert found.ran_s > 0.0
+
+
+def test_what_a_codec_computes_is_timed_by_all_ranks_together(gang: Any) -> None:
+    profile = replace(merge(gang.call(warmup.watch, MIXED, 0, 1)).profile, mixtures=MIXED.model.mixtures)
+    members = [small.member(registry.technique(name)) for name in ("zipccl-rows", "naive-moe")]
+    plain = mixture_training(profile, Layout(2, 2), MIXED.batch)
+    plan = apply(plain, arrange(members, registry.technique), small.context(profile, mixture.cluster(2)))[0]
+    packing = {task.name for task in plan.steps[0].of(RecodeRows)}
+    assert packing
+    for found in gang.call(warmup.operations, MIXED, 0, plan, 2):
+        assert found.seconds.keys() == packing
+        assert 0.0 < min(found.seconds.values()) < found.busy_s
 
 
 def test_every_rank_says_where_it_is_and_how_many_cores_it_fills(gang: Any) -> None:
