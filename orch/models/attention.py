@@ -74,6 +74,7 @@ def sharded(profile: Profile, ranks: int, *, shares: bool = False) -> Profile:
         modules=tuple(_module(one, inside, ranks, shares=shares) for one in profile.modules),
         tensors=tuple(_tensor(one, widths, ranks) for one in profile.tensors),
         mixtures=tuple(_mixture(one, ranks) for one in profile.mixtures) if shares else profile.mixtures,
+        stages=tuple(replace(one, tokens=one.tokens // ranks) for one in profile.stages) if shares else profile.stages,
     )
 
 

@@ -3,16 +3,18 @@
 A layer is a mixture with the dense work that leads to it. In the plain plan the dense work is whole modules; here it becomes
 two tasks, `attend` and `gate` (`orch.plan.dense`), so that a chunk of it can run while another chunk's rows travel, of this
 layer or of the one before. Chunks are ranges of *units*: tokens of a sample, or samples of a worker's batch. Dense work up to
-behind attention has bounds of its own; everything behind it is cut by those of the mixtures, whose chunks each choose experts,
-fill capacities and tell counts for themselves. A task waits for the chunks of the task before it that share units with it; of
-tokens, attention also for its own chunk before (backward: behind), whose keys and values it looks at.
+behind attention has bounds of its own, forward and backward; everything behind it is cut by those of the mixtures, whose
+chunks each choose experts, fill capacities and tell counts for themselves, and cross backward whole or in parts. A task waits
+for the chunks of the task before it that share units with it; of tokens, attention also for its own chunk before (backward:
+behind), whose keys and values it looks at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import cached_property
+from itertools import cycle, pairwise
 from typing import Any
 
 from orch.models.profile import Mixture
@@ -42,10 +44,55 @@ class Chain:
     mixtures: tuple[Mixture, ...]
     # A worker's tokens in one unit.
     tokens: int
+    # In so many parts each chunk of a mixture crosses backward: its rows, and what experts do with them.
+    parts: int = 1
 
     def ranges(self, task: Task, dense: Sequence[int], mixed: Sequence[int]) -> list[Range]:
-        """Return the units of each chunk of a task."""
-        return list(pairwise(dense if isinstance(task.op, _DENSE) else mixed))
+        """Return the units of each chunk of a task; of the parts of a chunk those of the chunk."""
+        if isinstance(task.op, _DENSE) or self.meets(task):
+            return list(pairwise(dense))
+        parts = self.parts if self._parted(task) else 1
+        return [units for units in pairwise(mixed) for _ in range(parts)]
+
+    def _parted(self, task: Task) -> bool:
+        return self.parts > 1 and self.backward and isinstance(task.op, ExpertBackward | RecodeRows | Rows)
+
+    def spans(self, task: Task, dense: Sequence[int], mixed: Sequence[int]) -> list[Range]:
+        """Return where each chunk of a task begins and ends, in `parts` of a unit: those that overlap wait for one another."""
+        found = [(first * self.parts, last * self.parts) for first, last in self.ranges(task, dense, mixed)]
+        if not self._parted(task) or self.meets(task):
+            return found
+        return [
+            (first + (last - first) // self.parts * part, first + (last - first) // self.parts * (part + 1))
+            for (first, last), part in zip(found, cycle(range(self.parts)), strict=False)
+        ]
+
+    def meets(self, task: Task) -> bool:
+        """Whether it is a collective of ranks that share samples: they meet at a module of attention, not at a mixture."""
+        return isinstance(task.op, Rows) and task.op.module not in self._names
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(one.name for one in self.mixtures)
+
+    def crossed(self, layer: int, task: Task, chunk: int, mixed: Sequence[int]) -> Range:
+        """Return the positions that a chunk of a mixture's task is about."""
+        if not self._parted(task):
+            return self.positions(layer, mixed)[chunk]
+        begin, end = self.positions(layer, mixed)[chunk // self.parts]
+        part, size = chunk % self.parts, end - begin
+        return begin + size * part // self.parts, begin + size * (part + 1) // self.parts
+
+    def size(self, at: Range, chunk: int, dense: Sequence[int], mixed: Sequence[int]) -> tuple[int, ...]:
+        """Return what decides how long a chunk of the task at layer and place `at` takes: those of one size are alike."""
+        task = self.layers[at[0]][at[1]]
+        first, last = self.ranges(task, dense, mixed)[chunk]
+        if getattr(task.op, "quadratic", 0.0):
+            return first, last
+        if self._parted(task) and not self.meets(task):
+            begin, end = self.crossed(at[0], task, chunk, mixed)
+            return last - first, self.parts, end - begin
+        return (last - first,)
 
     def positions(self, layer: int, mixed: Sequence[int]) -> list[Range]:
         """Return the positions of each chunk of a mixture's rows: a chunk's slots are those that its own tokens fill."""
@@ -81,17 +128,18 @@ class Chain:
         found: dict[Key, tuple[Key, ...]] = {}
         for number, layer in enumerate(self.layers):
             for place, task in enumerate(layer):
-                ranges = self.ranges(task, dense, mixed)
+                spans = self.spans(task, dense, mixed)
                 before = [places[name] for name in task.after if name in places]
-                for chunk, (begin, end) in enumerate(ranges):
+                earlier = [(at, self.spans(self.layers[at[0]][at[1]], dense, mixed)) for at in before]
+                for chunk, (begin, end) in enumerate(spans):
                     keys = [
                         (*at, other)
-                        for at in before
-                        for other, (first, last) in enumerate(self.ranges(self.layers[at[0]][at[1]], dense, mixed))
+                        for at, found_at in earlier
+                        for other, (first, last) in enumerate(found_at)
                         if first < end and begin < last
                     ]
                     own = chunk + 1 if self.backward else chunk - 1
-                    if self.ordered and isinstance(task.op, _DENSE) and 0 <= own < len(ranges):
+                    if self.ordered and isinstance(task.op, _DENSE) and 0 <= own < len(spans):
                         keys.append((number, place, own))
                     found[number, place, chunk] = tuple(keys)
         return found
@@ -101,20 +149,24 @@ class Chain:
         number, place, chunk = key
         task = self.layers[number][place]
         units = self.ranges(task, dense, mixed)[chunk]
-        rows = (0, 0) if isinstance(task.op, _DENSE) else self.positions(number, mixed)[chunk]
-        return self._op(task, task.name, units, rows)
+        if self.meets(task):
+            assert isinstance(task.op, Rows)
+            first, last = (unit * task.op.positions // self.units for unit in units)
+            return task.op.cut(first, last, name=task.name)
+        if isinstance(task.op, _DENSE):
+            return task.op.cut(*units)
+        return self._op(task, task.name, units, self.crossed(number, task, chunk, mixed))
 
     def _op(self, task: Task, name: str, units: Range, rows: Range) -> Any:
         op: Any = task.op
-        if isinstance(op, _DENSE):
-            return op.cut(*units)
         if isinstance(op, Gate | GateBackward):
             return op.cut(*units, *rows)
         if isinstance(op, Layout):
             return op.cut(*rows, (units[1] - units[0]) / self.units, (rows[1] - rows[0]) / self._whole(task))
         if isinstance(op, Rows) and op.part in (COUNTS, RELAYED):
             (whole,) = op.buffer.segments
-            return replace(op, buffer=Rows.buffer_of(name, whole.numel, whole.dtype), begin=rows[0], end=rows[1])
+            numel = whole.numel * self.parts
+            return replace(op, buffer=Rows.buffer_of(name, numel, whole.dtype), begin=rows[0], end=rows[1])
         if isinstance(op, Rows):
             return op.cut(*rows, name=name)
         assert isinstance(op, Expert | ExpertBackward | RecodeRows)
@@ -157,6 +209,12 @@ class Chained:
     forward: Chain
     backward: Chain
     became: Mapping[str, tuple[str, ...]]
+
+    def in_parts(self, parts: int) -> Chained:
+        """Return the same chains, each chunk of a mixture backward in so many `parts`."""
+        if parts == self.backward.parts:
+            return self
+        return replace(self, forward=replace(self.forward, parts=parts), backward=replace(self.backward, parts=parts))
 
     def woven(
         self, chunks: Sequence[Mapping[Key, Task]], orders: Sequence[Sequence[Key]], *, late: bool = False

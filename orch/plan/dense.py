@@ -7,7 +7,7 @@ Ranges are of *units*, tokens of a sample or samples of a worker's batch, whiche
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self, cast
 
 from orch.plan.experts import Layer, LayerExecutor
@@ -24,13 +24,13 @@ TOKENS, SAMPLES = "tokens", "samples"
 class DenseLayer(Layer, Protocol):
     """A mixture with the dense work that leads to it, as both run in one step of a chain. Each call is one task."""
 
-    def attend(self, first: int, last: int) -> None: ...
+    def attend(self, first: int, last: int, piece: int = 0) -> None: ...
 
     def gate(self, first: int, last: int, begin: int, end: int) -> None: ...
 
     def gate_backward(self, begin: int, end: int, ready: tuple[str, ...]) -> None: ...
 
-    def attend_backward(self, first: int, last: int, ready: tuple[str, ...]) -> None: ...
+    def attend_backward(self, first: int, last: int, ready: tuple[str, ...], piece: int = 0) -> None: ...
 
 
 def _layer(executor: Executor, name: str) -> DenseLayer:
@@ -75,7 +75,8 @@ class Attend(_OfUnits, Compute):
 
     `flops`, `moved_bytes` and `seconds` are those of all `units`, in `products` products; the share `quadratic` grows with
     the square of the units, as it does where these are tokens, each of which looks at earlier ones only. `axis` says what they
-    are, `stands_for` names the plain plan's tasks.
+    are, `stands_for` names the plain plan's tasks. Where ranks share samples it is this `piece` of several, between the places
+    at which they meet, counted in forward order from 0.
     """
 
     kind: ClassVar[str] = "attend"
@@ -87,18 +88,21 @@ class Attend(_OfUnits, Compute):
     last: int = 1
     axis: str = TOKENS
     stands_for: tuple[str, ...] = ()
+    piece: int = field(default=0, metadata={"unsaid": True})
 
     def cut(self, first: int, last: int) -> Self:
         """Return the share of units `first` to `last`."""
         return replace(self, first=first, last=last)
 
     def run(self, executor: Executor) -> None:
-        _layer(executor, self.module).attend(self.first, self.last)
+        _layer(executor, self.module).attend(self.first, self.last, self.piece)
 
 
 @dataclass(frozen=True, slots=True)
 class AttendBackward(_OfUnits, Backward):
-    """Backward of `Attend`; the gradients of its parameters, `ready`, exist after the chunk that runs last."""
+    """Backward of `Attend`; the gradients of its parameters, `ready`, exist after the chunk that runs last. Pieces are counted
+    from the one that runs last.
+    """
 
     kind: ClassVar[str] = "attend_backward"
     in_layer: ClassVar[bool] = True
@@ -109,13 +113,14 @@ class AttendBackward(_OfUnits, Backward):
     last: int = 1
     axis: str = TOKENS
     stands_for: tuple[str, ...] = ()
+    piece: int = field(default=0, metadata={"unsaid": True})
 
     def cut(self, first: int, last: int) -> Self:
         """Return the share of units `first` to `last`, which makes no gradient ready yet."""
         return replace(self, first=first, last=last, ready=())
 
     def run(self, executor: Executor) -> None:
-        _layer(executor, self.module).attend_backward(self.first, self.last, self.ready)
+        _layer(executor, self.module).attend_backward(self.first, self.last, self.ready, self.piece)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from orch.errors import RunError
 from orch.models.zoo.blocks import Block, blocks_of
-from orch.plan import TOKENS, Attend, AttendBackward, GateBackward, Plan
+from orch.models.zoo.shards import First
+from orch.plan import TOKENS, Attend, AttendBackward, ExpertBackward, GateBackward, Plan
 from orch.runtime.chain import ChainedLayer, Facts, Range
+from orch.runtime.chain_shared import SharedLayer, Sum
 from orch.runtime.mixture import LayerRun
 from orch.runtime.program import CHAIN
 
@@ -44,6 +46,7 @@ class Walked(torch.autograd.Function):
         layers[-1].left(0, chains.units, of_h, of_y)
         chains.driver.cross(CHAIN, backward=True)
         chains.running.clear()
+        chains.met.clear()
         return layers[0].of_entered.get(0, chains.units), None, None
 
 
@@ -54,9 +57,11 @@ class Chains:
     plan: Plan
     model: nn.Module
     driver: Driver
-    crossing: Callable[[str, Range], LayerRun]
+    crossing: Callable[[str, list[Range]], LayerRun]
     dtypes: Mapping[str, torch.dtype]
     running: dict[str, ChainedLayer] = field(default_factory=dict)
+    # By module, what ranks that share samples add up there.
+    met: dict[str, Sum] = field(default_factory=dict)
     _blocks: list[Block] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -67,9 +72,15 @@ class Chains:
         self._params: dict[str, dict[str, tuple[str, ...]]] = {name: {"attend": (), "gate": ()} for name in self._order}
         for task in (*step.of(AttendBackward), *step.of(GateBackward)):
             op: Any = task.op
-            if op.ready:
-                self._params[op.module]["attend" if isinstance(op, AttendBackward) else "gate"] = op.ready
+            part = "attend" if isinstance(op, AttendBackward) else "gate"
+            self._params[op.module][part] += tuple(
+                name for name in op.ready if name not in self._params[op.module][part]
+            )
         attend: Any = step.of(Attend)[0].op
+        self._shared = any(isinstance(module, First) for module in self.model.modules())
+        self._cells: dict[str, list[Range]] = {}
+        for task in step.of(ExpertBackward):
+            self._cells.setdefault(task.op.module, []).append((task.op.begin, task.op.end))  # type: ignore[attr-defined]
         self.units: int = attend.units
         self._axis: str = attend.axis
         self._dim = 1 if attend.axis == TOKENS else 0
@@ -87,6 +98,11 @@ class Chains:
             block.module.__dict__.pop("forward", None)
         self._blocks = []
         self.running.clear()
+        self.met.clear()
+
+    def at(self, name: str) -> ChainedLayer | Sum:
+        """Return the layer called so as it runs in this step, or what ranks add up at a module."""
+        return self.running[name] if name in self.running else self.met[name]
 
     def _enter(self, plain: Callable[..., Any], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """What the first block does: all of them, in a step; itself outside of one."""
@@ -112,12 +128,26 @@ class Chains:
             if block.mixture is None:
                 continue
             name = self._names[id(block.mixture)]
-            facts = Facts(self._dim, self.crossing, self._parameters, self.dtypes[name])
-            layers.append(ChainedLayer(name, blocks, self._params[name], facts))
+            facts = Facts(self._dim, self.units, self._crossing, self._parameters, self.dtypes[name])
+            layers.append(self._shares(name, blocks, facts) if self._shared else
+                          ChainedLayer(name, blocks, self._params[name], facts))  # fmt: skip
             if len(layers) > 1:
                 layers[-1].before = layers[-2]
             blocks = []
         return layers
+
+    def _crossing(self, name: str, positions: Range) -> LayerRun:
+        begin, end = positions
+        return self.crossing(name, sorted(cell for cell in self._cells[name] if begin <= cell[0] and cell[1] <= end))
+
+    def _shares(self, name: str, blocks: list[Block], facts: Facts) -> SharedLayer:
+        # What one piece uses another one's task may publish: a bias counts behind the sum that its product goes into.
+        names = tuple(dict.fromkeys((*self._params[name]["attend"], *self._params[name]["gate"])))
+        layer = SharedLayer(name, blocks, {"attend": names, "gate": names}, facts)
+        for block, total, of_total in zip(blocks, layer.sums, layer.of_sums, strict=True):
+            enter = next(module for module in block.module.modules() if isinstance(module, First))
+            self.met[self._names[id(block.last)]], self.met[self._names[id(enter)]] = total, of_total
+        return layer
 
 
 def _pass(plain: Callable[..., Any], x: Tensor, *args: Any, **kwargs: Any) -> Any:

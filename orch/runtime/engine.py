@@ -340,10 +340,10 @@ class PlanEngine(Engine):
         self._network.exchange(self.layer(op.module).parcel(op))
 
     def layer(self, name: str) -> Any:
-        """Return mixture `name` as it runs in this step, in a chain or by itself, or the meeting called so."""
+        """Return mixture `name` as it runs in this step, in a chain or by itself, or what ranks that share samples do there."""
         if name in self._meetings.running:
             return self._meetings.running[name]
-        return self._mixtures.running(name) if self._chains is None else self._chains.running[name]
+        return self._mixtures.running(name) if self._chains is None else self._chains.at(name)
 
     def cells(self, name: str) -> tuple[tuple[int, int], ...] | None:
         """Return how this step cuts mixture `name`; None outside a step."""

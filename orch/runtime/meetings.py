@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from orch.errors import RunError
 from orch.models.zoo.mixture import MixtureLayer
 from orch.models.zoo.shards import First, Last
-from orch.plan import GatherRows, Plan, Project, Rows, SumRows
+from orch.plan import Attend, GatherRows, Plan, Project, Rows, SumRows
 from orch.runtime import collectives
 from orch.runtime.base import Groups, backend_of
 from orch.runtime.buffers import DTYPES
@@ -119,6 +119,8 @@ class Meetings:
             if task.group == TENSOR and isinstance(task.op, SumRows | GatherRows)
         }
         parted = {task.op.module for task in plan.steps[0] if isinstance(task.op, Project)}
+        # In a step of a chain its own tasks meet.
+        self._chained = bool(plan.steps[0].of(Attend))
         modules = dict(model.named_modules())
         for name, op in self._ops.items():
             found = modules.get(name.removesuffix(AROUND))
@@ -159,6 +161,8 @@ class Meetings:
         return gradient * self._ranks
 
     def _attended(self, name: str, x: Tensor, *, first: bool) -> Tensor:
+        if self._chained and self._engine.active:
+            return x
         if first:
             back = partial(self._together, name, backward=True)
             return Met.apply(x, _same, back)  # type: ignore[no-untyped-call, no-any-return]

@@ -63,9 +63,9 @@ class Mixtures:
             self.dtypes[op.module] = DTYPES[op.dtype]
             layer.path = partial(self._path, op.module)
 
-    def crossing(self, name: str, positions: Cell) -> LayerRun:
-        """Return a crossing of mixture `name` for the rows at some of its positions."""
-        return LayerRun(self._layers[name], name, self._ranks, self._place, [positions], self._slices)
+    def crossing(self, name: str, cells: list[Cell]) -> LayerRun:
+        """Return a crossing of mixture `name` for the rows at some of its positions, which backward cuts into `cells`."""
+        return LayerRun(self._layers[name], name, self._ranks, self._place, cells, self._slices)
 
     def running(self, name: str) -> LayerRun:
         """Return the mixture that is being crossed."""

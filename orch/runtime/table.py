@@ -35,8 +35,8 @@ class Table:
 
     @staticmethod
     def of(rows: Rows, cells: Sequence[Cell], marks: Callable[[Chunk], Tensor | None]) -> Table:
-        """Return the table of one source's `rows`."""
-        begins = torch.tensor([begin for begin, _ in cells[1:]], dtype=torch.int64)
+        """Return the table of one source's `rows`, whose positions count from the first cell's begin."""
+        begins = torch.tensor([begin - cells[0][0] for begin, _ in cells[1:]], dtype=torch.int64)
         cell = torch.bucketize(rows.position.cpu(), begins, right=True)
         experts = rows.counts.numel()
         expert = torch.repeat_interleave(torch.arange(experts), rows.counts.cpu())

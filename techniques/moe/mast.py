@@ -4,18 +4,23 @@ Helps: attention and exchanges of like length, and several samples a worker. Doe
 stream that fills a layer alone (then every order is as good). Lossless without capacity; with one, each chunk fills its own.
 Source: IEEE ICDCS 2025 (abstract), and the owner's repository: operations, degrees d1 and d2, the default order, streams that
 take their tasks as they stand. Ours: simulated annealing from the best of the default order and four list schedules in place of
-CMA-ES over decision vectors (never worse than the default); backward has an order of its own; no exchange is drawn that ranks
-which share attention would need (operations 1 and 7), and no pair of exchanges is started at once.
+CMA-ES over decision vectors (never worse than the default); backward has an order of its own, and may have other degrees. What
+ranks that share samples tell one another (its operations 1 and 7) travels on a network of its own, so that a pair of exchanges is
+under way at once wherever the order has it so (codes 37, 73, 57, 75); `networks: one` is its released search, in which none is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Literal, Self
+
+from pydantic import model_validator
 
 from orch.plan import SAMPLES, Expert, Plan, bounds
 from orch.technique import Context, Knobs, Slot, Technique, choice, count
-from techniques.moe._chain import Key, Planner, Work, divisors
+from techniques.moe._chain import Key, Work, divisors
+from techniques.moe._pipeline import one_network
+from techniques.moe._planner import Cut, Planner, backward_fits, dense_degrees
 from techniques.moe._search import default_order, searched
 
 # Of the pairs of degrees so many, the best in the default order, get list schedules; and so many of these are searched.
@@ -29,8 +34,15 @@ class Config(Knobs):
         None, "d1, chunks of attention and what else is dense; none: chosen", least=1, most=64
     )
     degree: int | None = count(None, "d2, chunks of mixtures; none: chosen", least=1, most=64)
+    degree_dense_backward: int | None = count(
+        None, "chunks of attention backward, of which each is some of forward's; none: chosen", least=1, most=64
+    )
+    degree_backward: int | None = count(
+        None, "chunks of mixtures backward, of which some make each of forward's; none: chosen", least=1, most=64
+    )
     degrees: Literal["apart", "alike"] = choice(
-        "apart", "whether both degrees may differ where they are chosen (the repository's search takes equal ones)"
+        "apart",
+        "whether degrees may differ, of both parts and both ways, where they are chosen (the repository's search: equal ones)",
     )
     most: int = count(8, "the largest degree that may be chosen: 1, 2, 4, 8 ...", least=1, most=64)
     order: Literal["searched", "default"] = choice(
@@ -43,39 +55,51 @@ class Config(Knobs):
         1, "so many layers are searched together; each such group has an order of its own", least=1, most=3
     )
     seed: int = count(0, "of the search: equal seeds find equal orders, on every rank and machine")
+    networks: Literal["both", "one"] = choice(
+        "both", "one: what ranks that share samples tell one another waits for rows, and rows wait for it"
+    )
+
+    @model_validator(mode="after")
+    def _chunks_make_chunks(self) -> Self:
+        return backward_fits(self)
 
 
 def rewrite(plan: Plan, context: Context, config: Config) -> Plan:
     """Walk the layers as chains, in the order found."""
     if not plan.steps[0].of(Expert):
         return plan
+    plan = one_network(plan) if config.networks == "one" else plan
     planner = Planner.of(plan, plan.steps[0], context, SAMPLES)
-    dense, mixed = _chosen(planner, config)
-    works = [planner.work(way, dense, mixed) for way in (0, 1)]
+    cut = _chosen(planner, config)
+    works = [planner.work(way, cut) for way in (0, 1)]
     orders = [[default_order(work) for work in works]]
     if config.order == "searched" and (found := [_whole_order(work, config) for work in works]) != orders[0]:
         orders.append(found)
-    plans = [planner.best_plan(SAMPLES, dense, mixed, order) for order in orders]
+    plans = [planner.best_plan(SAMPLES, cut, order) for order in orders]
     return plans[0] if len(plans) == 1 else min(plans, key=planner.costs.plan_s)
 
 
-def _chosen(planner: Planner, config: Config) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the bounds of the best pair of degrees: of dense work and of mixtures."""
+def _chosen(planner: Planner, config: Config) -> Cut:
+    """Return the cut with the best pair of degrees, of dense work and of mixtures, and the best backward beside it."""
     units = planner.chained.forward.units
     first = planner.of_first(config.layers)
     pairs = sorted(
         dict.fromkeys((min(units, p), min(units, q)) for p, q in _degrees(config)), key=lambda pair: (sum(pair), pair)
     )
 
+    def cut(pair: tuple[int, int]) -> Cut:
+        return Cut.alike(bounds(units, pair[0]), bounds(units, pair[1]))
+
     def taken_s(pair: tuple[int, int], find: Callable[[Work], list[int]]) -> float:
-        works = [first.work(way, bounds(units, pair[0]), bounds(units, pair[1])) for way in (0, 1)]
-        return sum(work.makespan(find(work)) for work in works)
+        return sum(work.makespan(find(work)) for work in (first.work(way, cut(pair)) for way in (0, 1)))
 
     pairs = _least(pairs, TRIED[0] if config.order == "searched" else 1, lambda pair: taken_s(pair, default_order))
     if config.order == "searched":
         pairs = _least(pairs, TRIED[1], lambda pair: taken_s(pair, lambda work: searched(work, 0, config.seed)))
         pairs = _least(pairs, 1, lambda pair: taken_s(pair, lambda work: searched(work, config.trials, config.seed)))
-    return bounds(units, pairs[0][0]), bounds(units, pairs[0][1])
+    if config.degrees == "alike" and config.degree_backward is None and config.degree_dense_backward is None:
+        return cut(pairs[0])
+    return first.backwards(cut(pairs[0]), config, default_order)
 
 
 def _least(
@@ -87,10 +111,10 @@ def _least(
 
 def _degrees(config: Config) -> Iterator[tuple[int, int]]:
     """Yield the pairs of degrees to choose from, those of dense work first."""
-    both = list(divisors(config.most))
-    for p in both if config.degree_dense is None else [config.degree_dense]:
-        for q in both if config.degree is None else [config.degree]:
-            if p == q or config.degrees == "apart" or None not in (config.degree_dense, config.degree):
+    for p in dense_degrees(config):
+        for q in divisors(config.most) if config.degree is None else [config.degree]:
+            differ = config.degrees == "apart" or None not in (config.degree_dense, config.degree)
+            if (p == q or differ) and (config.degree_backward or q) % q == 0:
                 yield p, q
 
 

@@ -16,10 +16,25 @@ DEGREES = [(1, 3), (2, 1), (2, 2), (4, 4), (5, 3), (3, 8), (11, 11)]
 def test_every_pair_of_degrees(world: int) -> None:
     cases = [Case(dense=p, mixture=q, late=p == q) for p, q in DEGREES]
     cases += [Case(dense=p, mixture=q, axis=SAMPLES) for p, q in ((1, 3), (3, 1), (2, 3))]
+    cases += [Case(dense=p, mixture=q, back=b, parts=m) for p, q, b, m in ((4, 2, 2, 1), (2, 3, 2, 3), (6, 2, 1, 4))]
     ranks = run(world, train_all, cases)
     want = expected(cases[0], world)
     for number, case in enumerate(cases):
         check_equal(case, [found[number] for found in ranks], want)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("world", "tensor"), [(2, 2), (4, 2), (4, 4), (8, 2), (8, 4)])
+def test_every_pair_of_degrees_where_samples_are_shared(world: int, tensor: int) -> None:
+    cases = [Case(dense=p, mixture=q, late=p == q, tensor=tensor) for p, q in DEGREES]
+    cases += [Case(dense=p, mixture=q, axis=SAMPLES, tensor=tensor) for p, q in ((1, 3), (3, 1), (2, 3))]
+    cases += [
+        Case(dense=6, mixture=2, back=2, parts=3, tensor=tensor),
+        Case(every=1, layers=2, tensor=tensor, capacity=4.0),
+    ]
+    ranks = run(world, train_all, cases)
+    for number, case in enumerate(cases):
+        check_equal(case, [found[number] for found in ranks], expected(case, world // tensor))
 
 
 STACKS: list[tuple[tuple[str, ...], dict[str, Any]]] = [

@@ -28,6 +28,7 @@ from orch.models.mixture import (
 from orch.models.zoo import mixed
 from orch.models.zoo.mixture import mixture_layers
 from orch.models.zoo.objective import logits_of
+from orch.models.zoo.shards import share, shared_parameters
 from orch.plan import SAMPLES, TOKENS, Plan, Step, Task, bounds, chained, check
 from orch.runtime.base import Setup
 from orch.runtime.chain import Strip
@@ -38,6 +39,7 @@ from orch.stack import apply, arrange
 from orch.testing import mixture as made_up
 from orch.testing import small
 from orch.workload import Layout, mixture_training
+from techniques.moe._chain import aligned
 from tests.runtime.one_process import train
 from tests.runtime.worlds import World, run
 
@@ -71,6 +73,11 @@ class Case:
     stack: tuple[str, ...] = ()
     knobs: dict[str, Any] = field(default_factory=dict)
     nodes: int = 1
+    # So many ranks share each sample.
+    tensor: int = 1
+    # Backward: chunks of dense work (none: as forward), and parts of each chunk of a mixture.
+    back: int | None = None
+    parts: int = 1
 
     @property
     def sizes(self) -> Any:
@@ -81,7 +88,7 @@ class Case:
 
     def plan(self, world: int) -> Plan:
         profile = MODELS[self.model][1](self.sizes)
-        layout = Layout.of(world, profile.mixtures)
+        layout = Layout.of(world, profile.mixtures, tensor=self.tensor)
         plain = mixture_training(profile, layout, self.batch)
         if self.stack:
             members = [small.member(registry.technique(name), **dict(self.knobs.get(name, {}))) for name in self.stack]
@@ -89,10 +96,12 @@ class Case:
                 world, alpha_s=1e-4, beta_s_per_byte=2e-7, rate_flops=2e8, nodes=self.nodes, intra=(1e-4, 1e-6),
                 all_reduce=(0.0, 1e-6),
             )  # fmt: skip
-            context = small.context(profile.spread(layout.experts), where, batch=self.batch)
+            context = small.context(layout.local(profile), where, batch=self.batch)
             return apply(plain, arrange(members, registry.technique), context)[0]
         step = chained(plain.steps[0], profile.stages, profile.mixtures, self.batch, self.axis)
-        cuts = [(bounds(step.forward.units, self.dense), bounds(step.forward.units, self.mixture))] * 2
+        step = step.in_parts(self.parts)
+        dense, mixed = (bounds(step.forward.units, number) for number in (self.dense, self.mixture))
+        cuts = [(dense, mixed), (dense if self.back is None else aligned(dense, self.back), mixed)]
         chains = (step.forward, step.backward)
         chunks = [chain.cut(*cut) for chain, cut in zip(chains, cuts, strict=True)]
         orders = [chain.in_turn(*cut) for chain, cut in zip(chains, cuts, strict=True)]
@@ -140,16 +149,19 @@ def trained(world: World, case: Case, number: int) -> dict[str, Any]:
     plan = case.plan(world.size)
     model = case.build()
     groups = {"world": world.group(f"world{number}")}
-    place = (0, 1)
+    place = sharer = (0, 1)
     for name in plan.groups:
         if name != "world":
             block = list(plan.groups[name].block_of(world.rank))
             groups[name] = world.block(f"{name}{number}", block)
             place = (block.index(world.rank), len(block)) if name == "experts" else place
+            sharer = (block.index(world.rank), len(block)) if name == "tensor" else sharer
+    share(model, *sharer)
     spread(model, place)
+    reader = world.rank // sharer[1]
     engine = PlanEngine(plan, model, Setup(optimizer_factory({"sgd": {"lr": LR}}), world.rank), groups)
     losses = [
-        float(engine.train_step(lambda module, step=step: loss_of(module, tokens(case, world.rank, step))))
+        float(engine.train_step(lambda module, step=step: loss_of(module, tokens(case, reader, step))))
         for step in range(STEPS)
     ]
     engine.flush()
@@ -160,6 +172,8 @@ def trained(world: World, case: Case, number: int) -> dict[str, Any]:
         "losses": losses,
         "judged": judged,
         "place": place,
+        "sharer": sharer,
+        "shared": sorted(shared_parameters(model)),
         "own": sorted(expert_parameters(model)) if place[1] > 1 else [],
         "parameters": {name: parameter.detach().clone() for name, parameter in model.named_parameters()},
         "differences": engine.differences(),
@@ -208,13 +222,15 @@ def expected(case: Case, world: int, pieces: int = 1) -> dict[str, Any]:
 def check_equal(case: Case, ranks: list[dict[str, Any]], want: dict[str, Any]) -> None:
     for rank, found in enumerate(ranks):
         assert found["differences"] == []
-        assert found["losses"] == pytest.approx([step[rank] for step in want["losses"]], abs=1e-5)
+        reader = rank // found["sharer"][1]
+        assert found["losses"] == pytest.approx([step[reader] for step in want["losses"]], abs=1e-5)
         assert found["judged"] == pytest.approx(want["judged"], abs=1e-5)
         assert set(found.get("loads", ())) <= {2 * case.batch * SMALL["seq_len"]}
         part, parts = found["place"]
         for name, whole in want["parameters"].items():
             number = SMALL["experts"] // parts
             value = whole[part * number : (part + 1) * number] if name in found["own"] else whole
+            value = heads_of(name, value, *found["sharer"]) if name in found["shared"] else value
             torch.testing.assert_close(
                 found["parameters"][name],
                 value.detach(),
@@ -224,6 +240,15 @@ def check_equal(case: Case, ranks: list[dict[str, Any]], want: dict[str, Any]) -
             )
 
 
+def heads_of(name: str, whole: Tensor, place: int, ranks: int) -> Tensor:
+    """Return a rank's share of a parameter of attention: some heads of each of queries, keys and values, or what they add."""
+    across = name.endswith(("c_attn.weight", "c_attn.bias", "c_proj.weight"))
+    if name.endswith(("out.weight", "c_proj.weight")):
+        return whole.chunk(ranks, 0 if across else 1)[place]
+    dim = whole.dim() - 1 if across else 0
+    return torch.cat([part.chunk(ranks, dim)[place] for part in whole.chunk(3, dim)], dim)
+
+
 CUTS = [(1, 1), (3, 2), (2, 4)]
 
 
@@ -231,6 +256,7 @@ CUTS = [(1, 1), (3, 2), (2, 4)]
 def test_cutting_changes_nothing(world: int) -> None:
     """11 tokens divide by none of the degrees."""
     cases = [Case(dense=p, mixture=q) for p, q in CUTS]
+    cases += [Case(dense=4, mixture=2, back=2, parts=3), Case(dense=3, mixture=1, back=1, parts=2, axis=SAMPLES)]
     ranks = run(world, train_all, cases)
     want = expected(cases[0], world)
     for number, case in enumerate(cases):
@@ -264,7 +290,7 @@ def test_techniques_beside_those_for_gradients_and_ways_of_rows(stack: tuple[str
 @pytest.mark.parametrize(("axis", "chunks"), [(TOKENS, 3), (SAMPLES, 2)])
 def test_each_chunk_fills_a_capacity_of_its_own(axis: str, chunks: int) -> None:
     """The definition: one process whose mixtures are given the tokens of one chunk after another."""
-    case = Case(dense=2, mixture=chunks, axis=axis, capacity=0.8, balance=0.0)
+    case = Case(dense=2, mixture=chunks, axis=axis, capacity=0.8, balance=0.0, parts=2)
     want = expected(case, 2, pieces=chunks)
     whole = expected(case, 2)
     assert want["losses"][0] != pytest.approx(whole["losses"][0], abs=1e-4)  # other tokens are dropped

@@ -1,7 +1,9 @@
 """Transformer blocks as parts that can be run chunk by chunk: attention, what follows it token by token, and the residual.
 
 A block here is x -> h (`attend`, residual added), h -> tokens (`feed`), tokens -> y (its feed-forward part, or a mixture), and
-(h, y) -> x of the next (`close`). What attention needs of earlier tokens it gets from a `Past`.
+(h, y) -> x of the next (`close`). Its attention is x -> tokens (`enter`), tokens -> heads (`heads`), the product `last`, and back
+to the residual (`leave`): ranks that share heads meet in front of `heads` and behind `last`. What attention needs of earlier
+tokens it gets from a `Past`.
 
 Shapes: B samples, S tokens of a chunk, P tokens before it, H heads, D their width, M the model's width.
 """
@@ -69,11 +71,28 @@ class Block:
 
     def attend(self, x: Tensor, past: Past) -> Tensor:
         """Return x and what attention adds to it [B, S, M]."""
+        return self.leave(x, self.last(self.heads(self.enter(x), past)))
+
+    def enter(self, x: Tensor) -> Tensor:
+        """Return what attention is given [B, S, M]."""
+        normed: Tensor = self.module.norm1(x)
+        return normed
+
+    def heads(self, tokens: Tensor, past: Past) -> Tensor:
+        """Return what the heads find in the tokens, side by side [B, S, H D]."""
         block = self.module
-        B, S, _ = x.shape
-        query, key, value = block.qkv(block.norm1(x)).view(B, S, 3, block.num_heads, -1).permute(2, 0, 3, 1, 4)
-        result: Tensor = x + block.out(_joined(past.attention(query, key, value)))
-        return result
+        B, S, _ = tokens.shape
+        query, key, value = block.qkv(tokens).view(B, S, 3, block.num_heads, -1).permute(2, 0, 3, 1, 4)
+        return _joined(past.attention(query, key, value))
+
+    @property
+    def last(self) -> Any:
+        """The product behind the heads."""
+        return self.module.out
+
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the residual stream behind attention, from the one in front of it and what attention gave."""
+        return x + y
 
     def feed(self, h: Tensor) -> Tensor:
         """Return what the feed-forward part, or a mixture, is given [B, S, M]."""
@@ -98,12 +117,21 @@ class Gpt2Block(Block):
         found = self.module.mlp
         return found if isinstance(found, MixtureLayer) else None
 
-    def attend(self, x: Tensor, past: Past) -> Tensor:
+    def enter(self, x: Tensor) -> Tensor:
+        normed: Tensor = self.module.ln_1(x)
+        return normed
+
+    def heads(self, tokens: Tensor, past: Past) -> Tensor:
         attn = self.module.attn
-        parts = attn.c_attn(self.module.ln_1(x)).split(attn.split_size, 2)
-        query, key, value = (_heads(part, attn.num_heads) for part in parts)
-        dropout = attn.attn_dropout.p if attn.training else 0.0
-        result: Tensor = x + attn.resid_dropout(attn.c_proj(_joined(past.attention(query, key, value, dropout))))
+        query, key, value = (_heads(part, attn.num_heads) for part in attn.c_attn(tokens).split(attn.split_size, 2))
+        return _joined(past.attention(query, key, value, attn.attn_dropout.p if attn.training else 0.0))
+
+    @property
+    def last(self) -> Any:
+        return self.module.attn.c_proj
+
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        result: Tensor = x + self.module.attn.resid_dropout(y)
         return result
 
     def feed(self, h: Tensor) -> Tensor:
@@ -123,19 +151,24 @@ class MixtralBlock(Block):
         found = self.module.mlp
         return found if isinstance(found, MixtureLayer) else None
 
-    def attend(self, x: Tensor, past: Past) -> Tensor:
+    def enter(self, x: Tensor) -> Tensor:
+        normed: Tensor = self.module.input_layernorm(x)
+        return normed
+
+    def heads(self, tokens: Tensor, past: Past) -> Tensor:
         attn = self.module.self_attn
-        normed = self.module.input_layernorm(x)
         query, key, value = (
-            product(normed).view(*x.shape[:2], -1, attn.head_dim).transpose(1, 2)
+            product(tokens).view(*tokens.shape[:2], -1, attn.head_dim).transpose(1, 2)
             for product in (attn.q_proj, attn.k_proj, attn.v_proj)
         )
         assert past.rotary is not None
         cosines, sines = (part.unsqueeze(1) for part in past.rotary)
         query, key = (part * cosines + _turned(part) * sines for part in (query, key))
-        dropout = attn.attention_dropout if attn.training else 0.0
-        result: Tensor = x + attn.o_proj(_joined(past.attention(query, key, value, dropout)))
-        return result
+        return _joined(past.attention(query, key, value, attn.attention_dropout if attn.training else 0.0))
+
+    @property
+    def last(self) -> Any:
+        return self.module.self_attn.o_proj
 
     def feed(self, h: Tensor) -> Tensor:
         normed: Tensor = self.module.post_attention_layernorm(h)
@@ -156,13 +189,22 @@ class BertBlock(Block):
         found = self.module.intermediate
         return found if isinstance(found, MixtureLayer) else None
 
-    def attend(self, x: Tensor, past: Past) -> Tensor:
-        attn, output = self.module.attention.self, self.module.attention.output
+    def enter(self, x: Tensor) -> Tensor:
+        return x
+
+    def heads(self, tokens: Tensor, past: Past) -> Tensor:
+        attn = self.module.attention.self
         products = (attn.query, attn.key, attn.value)
-        query, key, value = (_heads(product(x), attn.num_attention_heads) for product in products)
-        dropout = attn.dropout.p if attn.training else 0.0
-        found = _joined(past.attention(query, key, value, dropout))
-        result: Tensor = output.LayerNorm(output.dropout(output.dense(found)) + x)
+        query, key, value = (_heads(product(tokens), attn.num_attention_heads) for product in products)
+        return _joined(past.attention(query, key, value, attn.dropout.p if attn.training else 0.0))
+
+    @property
+    def last(self) -> Any:
+        return self.module.attention.output.dense
+
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        output = self.module.attention.output
+        result: Tensor = output.LayerNorm(output.dropout(y) + x)
         return result
 
     def feed(self, h: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from orch.errors import OrchError
 from orch.models.mixture import BertMoeKnobs, CharMoeKnobs, bert_moe_profile, char_moe_profile
-from orch.plan import Attend, Expert, bounds, check
+from orch.plan import Attend, AttendBackward, Expert, ExpertBackward, GateBackward, bounds, check
 from orch.recipe import load
 from orch.simulate import simulate
 from orch.testing import mixture, small
@@ -20,8 +20,6 @@ from techniques.moe._chain import (
     EXPERT,
     OUT,
     POLICIES,
-    Costs,
-    Planner,
     Work,
     aligned,
     by_policy,
@@ -29,6 +27,7 @@ from techniques.moe._chain import (
     layer_by_layer,
 )
 from techniques.moe._gaps import filled
+from techniques.moe._planner import Costs, Cut, Planner
 
 
 def work(layers, dense, exchange, expert, chunks=None):
@@ -116,10 +115,34 @@ def test_it_is_planned_as_it_is_simulated():
     assert len(plan.steps[0].of(Expert)) == 2 * 2
 
 
+def test_backward_has_degrees_of_its_own():
+    plain, context, where = setting()
+    config = sp_moe.Config(degree_dense=4, degree=2, degree_dense_backward=2, degree_backward=6)
+    step = check(sp_moe.rewrite(plain, context, config), finished=True).steps[0]
+    assert (len(step.of(Attend)), len(step.of(AttendBackward))) == (2 * 4, 2 * 2)
+    assert (len(step.of(Expert)), len(step.of(ExpertBackward)), len(step.of(GateBackward))) == (2 * 2, 2 * 6, 2 * 2)
+    plan = sp_moe.rewrite(plain, context, config)
+    assert simulate(plan, where).step_time_s == pytest.approx(Costs(plain, context).finish_s(plan.steps[0]))
+    with pytest.raises(ValueError, match="degree_backward is a multiple of degree, and they are 3 and 2"):
+        sp_moe.Config(degree=2, degree_backward=3)
+    with pytest.raises(ValueError, match="degree_dense_backward divides degree_dense, and they are 3 and 4"):
+        sp_moe.Config(degree_dense=4, degree_dense_backward=3)
+
+
+def test_a_backward_that_was_chosen_is_no_slower_than_that_of_forward():
+    """Rows are short beside experts, and these take twice as long backward: more chunks of them end sooner."""
+    plain, context, where = setting(layers=4, beta=2e-7, rate=1e8, alpha=0.0, sent=0.0)
+    fixed = {"degree_dense": 2, "degree": 2}
+    chosen = sp_moe.rewrite(plain, context, sp_moe.Config(**fixed))
+    alike = sp_moe.rewrite(plain, context, sp_moe.Config(**fixed, degree_backward=2, degree_dense_backward=2))
+    assert len(chosen.steps[0].of(ExpertBackward)) > len(alike.steps[0].of(ExpertBackward))
+    assert simulate(chosen, where).step_time_s < simulate(alike, where).step_time_s
+
+
 def test_uncut_it_takes_what_the_plain_plan_takes():
     # Gradients free: those of a stage come together here, behind its last task.
     plain, context, where = setting(capacity=1.5, launch=1e-5, sent=0.0)
-    plan = sp_moe.rewrite(plain, context, sp_moe.Config(degree_dense=1, degree=1))
+    plan = sp_moe.rewrite(plain, context, sp_moe.Config(degree_dense=1, degree=1, degree_backward=1))
     assert simulate(plan, where).step_time_s == pytest.approx(simulate(plain, where).step_time_s)
 
 
@@ -204,9 +227,9 @@ def test_it_is_exact_where_no_token_is_dropped(capacity, lossless):
 def test_gradients_in_holes_are_all_there_and_never_later_than_the_better_of_soon_and_late():
     plain, context, _ = setting(layers=6, beta=3e-7, rate=1.5e8, alpha=0.0, sent=1e-6)
     planner = Planner.of(plain, plain.steps[0], context, "tokens")
-    dense = mixed = bounds(24, 2)
-    orders = [by_policy(planner.work(way, dense, mixed), None) for way in (0, 1)]
-    soon, late = (planner.step(dense, mixed, orders, late=late) for late in (False, True))
+    cut = Cut.alike(bounds(24, 2), bounds(24, 2))
+    orders = [by_policy(planner.work(way, cut), None) for way in (0, 1)]
+    soon, late = (planner.step(cut, orders, late=late) for late in (False, True))
     for slack in (0.0, 0.5):
         step = filled(soon, planner.costs.seconds, slack)
         check(plain.each_step(lambda _, step=step: step), finished=True)
@@ -214,5 +237,5 @@ def test_gradients_in_holes_are_all_there_and_never_later_than_the_better_of_soo
     # Holes that a send fits delay no row, so only what waits for the sends can end later.
     tight = filled(soon, planner.costs.seconds, 0.0)
     assert planner.costs.finish_s(tight) < planner.costs.finish_s(late)
-    best = planner.best_step(dense, mixed, orders)
+    best = planner.best_step(cut, orders)
     assert planner.costs.finish_s(best) <= min(map(planner.costs.finish_s, (soon, late, tight)))
