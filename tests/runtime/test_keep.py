@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import Any
 
 from orch import registry
@@ -12,7 +14,9 @@ from orch.runtime import keep, session, warmup
 from orch.runtime.checkpoint import Saved
 from orch.runtime.observe import merge
 from orch.runtime.session import StackJob, Subject
-from orch.testing import small
+from orch.stack import apply, arrange
+from orch.testing import mixture, small
+from orch.workload import Layout, mixture_training
 
 SUBJECT = Subject(catalogue.choose(use="mlp"), choose_data("digits8"), 16, {"adam": {"lr": 0.01}})
 STACKS = {"ddp": ["torch-ddp"], "dear+power": ["dear", "power-sgd"], "topk": ["top-k"]}
@@ -62,6 +66,71 @@ def test_a_training_goes_on_in_other_workers_bit_for_bit(tmp_path) -> None:
     sizes = {name: [(tmp_path / name / f"rank{rank}.safetensors").stat().st_size for rank in (0, 1)] for name in STACKS}
     assert sizes["ddp"][1] < 20_000 < sizes["ddp"][0]
     assert sizes["topk"][1] > 1_000_000
+
+
+SIZES = {"seq_len": 12, "hidden": 16, "num_heads": 4, "num_layers": 4, "experts": 4, "capacity": 1.0}
+SHARED = Subject(
+    catalogue.choose(use="char-moe", arguments=SIZES), choose_data("pydoc_text"), 4, {"adam": {"lr": 0.01}}
+)
+# Each with how many ranks share a sample.
+SHARING: dict[str, tuple[int, dict[str, dict[str, Any]]]] = {
+    "mast shared": (2, {"mast": {"degree_dense": 2, "degree": 4, "trials": 20}, "dear": {}}),
+    "sp-moe": (1, {"sp-moe": {"degree_dense": 3, "degree": 2}, "wfbp": {}}),
+    "parm": (2, {"parm": {"schedule": "s2", "gathers": 2}, "wfbp": {}}),
+}
+
+
+def shared_jobs(world: int) -> list[StackJob]:
+    """Return stacks whose mixtures are spread over `world` ranks, two of which may share each sample."""
+    made = []
+    for name, (tensor, members) in SHARING.items():
+        profile = SHARED.model.profile(SHARED.data)
+        layout = Layout.of(world, profile.mixtures, tensor=tensor)
+        where = mixture.cluster(world, alpha_s=1e-4, beta_s_per_byte=1e-6, rate_flops=1e7, all_reduce=(0.0, 1e-6))
+        context = small.context(layout.local(profile), where, batch=SHARED.batch)
+        stack = [small.member(registry.technique(one), **knobs) for one, knobs in members.items()]
+        plain = mixture_training(profile, layout, SHARED.batch)
+        plan, _ = apply(plain, arrange(stack, registry.technique), context)
+        made.append(StackJob(name, SHARED, plan))
+    return made
+
+
+def everything(worker: Any, stack: str) -> str:
+    """Return the SHA-256 of all that this rank holds, its experts and heads included."""
+    engine = session.training_of(worker, stack, 0).engine
+    engine.flush()
+    parameters = sorted(engine.model.named_parameters())
+    return hashlib.sha256(b"".join(value.detach().numpy().tobytes() for _, value in parameters)).hexdigest()
+
+
+def check_shared(world: int, root: Path) -> None:
+    """Assert that stacks which share models out go on from checkpoints in other workers bit for bit."""
+    jobs = shared_jobs(world)
+    whole, prints = {}, {}
+    with make_gang("processes", world) as gang:
+        gang.call(session.prepare, SHARED)
+        for job in jobs:
+            gang.call(session.load, job)
+            gang.call(session.run_block, job.name, 0, 3)
+            gang.call(keep.save, job.name, 0, str(root), job.name)
+            blocks = gang.call(session.run_block, job.name, 0, 3)
+            assert [block.differences for block in blocks] == [()] * world
+            whole[job.name] = [block.losses for block in blocks]
+            prints[job.name] = gang.call(everything, job.name)
+        gang.call(keep.written)
+    with make_gang("processes", world) as other:
+        other.call(session.prepare, SHARED)
+        for job in reversed(jobs):
+            assert len(set(prints[job.name])) == world
+            other.call(session.load, job)
+            assert other.call(everything, job.name) != prints[job.name]
+            assert other.call(keep.restore, job.name, 0, str(root), job.name) == [None] * world
+            assert [block.losses for block in other.call(session.run_block, job.name, 0, 3)] == whole[job.name]
+            assert other.call(everything, job.name) == prints[job.name]
+
+
+def test_ranks_that_hold_different_parts_go_on_bit_for_bit(tmp_path: Path) -> None:
+    check_shared(2, tmp_path)
 
 
 def test_a_damaged_checkpoint_is_told_and_ends_nothing(tmp_path) -> None:
