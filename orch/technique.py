@@ -184,7 +184,8 @@ class Technique:
     `engine` is `module:Class` of a runtime that replaces the plan's own one (torch's DDP drives its collectives
     itself). `source` is the paper or project, as users would cite it. `settings(config)` yields the configs among which its
     own planner chooses the one with the shortest step: so thousands of layers can be planned at once, not one by one.
-    `planned_only(config)` says why a stack with these knobs can be planned but not run; "" where it can.
+    `planned_only(config)` says why a stack with these knobs can be planned but not run; "" where it can. One that is
+    `for_stages` works where each stage of a pipeline sends gradients of its own.
     """
 
     name: str
@@ -202,6 +203,7 @@ class Technique:
     exact: Callable[[Any], bool] | None = None
     splits_capacity: bool = False
     planned_only: Callable[[Any], str] | None = None
+    for_stages: bool = False
 
     def is_lossless(self, config: Knobs) -> bool:
         """Return whether it is lossless with these knobs."""

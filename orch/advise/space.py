@@ -155,6 +155,8 @@ def _arranged(recipe: Recipe, members: list[Member]) -> tuple[Member, ...] | Non
         found = arrange(members, registry.technique)
     except OrchError:
         return None
+    if recipe.layout.cuts and not all(member.technique.for_stages for member in found):
+        return None
     return tuple(m if m.given else replace(m, config=_config(recipe, m.technique)) for m in found)
 
 

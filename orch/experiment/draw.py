@@ -10,6 +10,7 @@ from orch.units import format_seconds
 MARKS = {
     "forward": "F", "backward": "B", "update": "U", "idle": ".", "expert": "E", "expert_backward": "E", "all_to_all": "X",
     "gather_rows": "G", "scatter_rows": "S", "sum_rows": "+", "attend": "A", "attend_backward": "A",
+    "stage_forward": "F", "stage_backward": "B",
 }  # fmt: skip
 # What marks mean; all but the first line only where one of its own is drawn.
 LEGEND = (

@@ -12,7 +12,7 @@ from orch.cluster import Cluster
 from orch.errors import OrchError
 from orch.experiment.memory import peak_memory_bytes
 from orch.models.profile import Profile
-from orch.plan import Collective, Decode, Encode, Plan
+from orch.plan import Collective, Decode, Encode, Plan, Step
 from orch.plan.operations import own_work
 from orch.plan.timeline import Timeline
 from orch.recipe import Recipe, load
@@ -20,7 +20,8 @@ from orch.recipe.schema import Train
 from orch.simulate import makespan_s, ready_times, simulate
 from orch.stack import PassReport, apply
 from orch.technique import Context
-from orch.workload import data_parallel, forward_reads, mixture_training, retimed
+from orch.workload import data_parallel, forward_reads, mixture_training, pipeline_training, retimed
+from orch.workload.pipeline import stage_of
 
 # What a library may take for large or small groups instead of what was measured.
 ALTERNATIVES = ("ring", "halving-doubling", "double-binary-tree")
@@ -189,6 +190,8 @@ def plain_plan(recipe: Recipe, stack: str, inputs: Inputs) -> Plan:
     train, profile = recipe.stacks[stack].train, inputs.profiles[stack]
     batch, update_s = recipe.batch_per_worker(stack), inputs.update_s[stack]
     dtypes = {"precision": train.precision, "gradient_dtype": train.gradient_dtype}
+    if recipe.layout.cuts:
+        return pipeline_training(profile, recipe.layout, batch, **dtypes, update_s=update_s)
     if profile.mixtures:
         return mixture_training(profile, recipe.layout, batch, **dtypes, update_s=update_s)
     return data_parallel(profile, inputs.cluster.world_size, batch, **dtypes, update_s=update_s)
@@ -228,7 +231,24 @@ def _local(recipe: Recipe, profile: Profile) -> Profile:
 
 def footprint(recipe: Recipe, name: str, inputs: Inputs, plan: Plan) -> Footprint:
     """Return the bytes of one worker of a stack that runs `plan`."""
-    train, profile = recipe.stacks[name].train, _local(recipe, inputs.profiles[name])
+    if recipe.layout.cuts:
+        return _largest_stage(recipe, name, inputs, plan)
+    return _footprint(recipe, name, inputs, plan, _local(recipe, inputs.profiles[name]))
+
+
+def _largest_stage(recipe: Recipe, name: str, inputs: Inputs, plan: Plan) -> Footprint:
+    """Return the most of each that a worker of a pipeline has: it holds its own stage, and runs that stage's tasks."""
+    found = []
+    for rank, cut in enumerate(recipe.layout.cuts):
+        own = plan.each_step(lambda step, rank=rank: Step(tuple(t for t in step if rank in plan.roles[t.role])))  # type: ignore[misc]
+        found.append(_footprint(recipe, name, inputs, own, stage_of(inputs.profiles[name], cut)))
+    return Footprint(
+        max(one.payload for one in found), max(one.wire for one in found), max(one.peak_memory for one in found)
+    )
+
+
+def _footprint(recipe: Recipe, name: str, inputs: Inputs, plan: Plan, profile: Profile) -> Footprint:
+    train = recipe.stacks[name].train
     sends = [task for step in plan.steps for task in step if isinstance(task.op, Collective)]
     spans = {group: inputs.cluster.span(plan.groups[group].blocks[0]) for group in plan.groups}
     batch = recipe.batch_per_worker(name)

@@ -71,11 +71,11 @@ def explore(
     """Return every stack on every cluster of the grid: numbers of workers, times the link's bandwidth.
 
     The batch of a worker stays as it is. Sizes that fill no nodes, or need a link that nobody described, are left out; so
-    is every other size for a mixture of experts, whose experts were shared out among the workers there are.
+    is every other size for a mixture of experts or stages of a pipeline, which were shared out among the workers there are.
     """
     cells: list[Cell] = []
     sized = [found for count in workers if (found := resized(inputs.cluster, count)) is not None]
-    if any(profile.mixtures for profile in inputs.profiles.values()):
+    if recipe.layout.cuts or any(profile.mixtures for profile in inputs.profiles.values()):
         sized = [found for found in sized if found.world_size == inputs.cluster.world_size]
     for factor in factors:
         links = faster(inputs.cluster, factor).links

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from orch.errors import OrchError, Position, did_you_mean
 from orch.models.attention import Attention
 from orch.models.kinds import Interface, refuse_mismatch
-from orch.models.model import Model, ModelKnobs, validated
+from orch.models.model import Model, ModelKnobs, Parts, validated
 
 if TYPE_CHECKING:
     from torch import nn
@@ -97,6 +97,11 @@ class NamedModel:
         return self.model.shared
 
     @property
+    def parts(self) -> Parts:
+        """The modules of each of its parts, where it is parts one after another."""
+        return () if self.model.parts is None else self.model.parts(self.knobs)
+
+    @property
     def interface(self) -> Interface:
         """What it reads and answers."""
         return self.model.interface(self.knobs)
@@ -139,6 +144,7 @@ class PythonModel:
 
     runs = True
     shared = False
+    parts: ClassVar[Parts] = ()
     interface = None
     # What a function of the user's calls experts is to orch a part of the model like any other.
     mixtures: ClassVar[tuple[Mixture, ...]] = ()
@@ -174,6 +180,7 @@ class ProfileModel:
     kept: Profile
 
     runs = shared = False
+    parts: ClassVar[Parts] = ()
     interface = None
 
     @property

@@ -72,11 +72,15 @@ def validated(knobs: type[K], arguments: Mapping[str, Any], prefix: str, where: 
         raise OrchError(f"{key}: {message[0].lower()}{message[1:]}{found}", code="E423", where=where) from None
 
 
+# Of each part of a model, the names with which its modules begin.
+Parts = tuple[tuple[str, ...], ...]
+
+
 @dataclass(frozen=True)
 class Model:
     """A model by name. `builder` is `module:function` with (knobs) -> torch.nn.Module; empty for a model that has only
     a profile, which can be planned and simulated but not run. `mixed`: it has mixtures of experts; `shared`:
-    ranks may share its attention when it runs.
+    ranks may share its attention when it runs. `parts`: the modules of each part, where it is parts one after another.
     """
 
     name: str
@@ -89,6 +93,7 @@ class Model:
     builder: str = ""
     mixed: bool = False
     shared: bool = False
+    parts: Callable[[Any], Parts] | None = None
 
     @property
     def runs(self) -> bool:

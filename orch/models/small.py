@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from orch.models.kinds import Classes, Flat, Image, Interface
-from orch.models.model import Model, ModelKnobs, Size, count, sizes
+from orch.models.model import Model, ModelKnobs, Parts, Size, count, sizes
 
 if TYPE_CHECKING:
     from orch.models.draft import Draft
@@ -107,6 +107,21 @@ def tiny_tensors_profile(knobs: TinyTensorsKnobs) -> Profile:
     return draft.finish("tiny-tensors", SOURCE)
 
 
+def resnet_digits_parts(knobs: ResNetDigitsKnobs) -> Parts:
+    """Return the parts of the small residual net: stem, blocks, head."""
+    return (("stem", "norm"), *((f"blocks.{number}",) for number in range(knobs.depth)), ("head",))
+
+
+def mlp_parts(knobs: MlpKnobs) -> Parts:
+    """Return the layers of the perceptron."""
+    return (*((f"hidden.{number}",) for number in range(len(knobs.widths))), ("head",))
+
+
+def tiny_tensors_parts(knobs: TinyTensorsKnobs) -> Parts:
+    """Return the layers of the deep, narrow net."""
+    return (*((f"hidden.{number}",) for number in range(knobs.layers - 1)), ("head",))
+
+
 def _images(knobs: ResNetDigitsKnobs) -> Interface:
     return Interface(Image(knobs.channels, knobs.image_size, knobs.image_size), Classes(knobs.num_classes))
 
@@ -125,6 +140,7 @@ MODELS = (
         resnet_digits_profile,
         _images,
         "orch.models.zoo.small:resnet_digits",
+        parts=resnet_digits_parts,
     ),
     Model(
         "mlp",
@@ -135,6 +151,7 @@ MODELS = (
         mlp_profile,
         _rows,
         "orch.models.zoo.small:mlp",
+        parts=mlp_parts,
     ),
     Model(
         "tiny-tensors",
@@ -145,5 +162,6 @@ MODELS = (
         tiny_tensors_profile,
         _rows,
         "orch.models.zoo.small:tiny_tensors",
+        parts=tiny_tensors_parts,
     ),
 )

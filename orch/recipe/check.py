@@ -24,6 +24,7 @@ from orch.recipe.possible import check_faults, check_fewer
 from orch.recipe.schema import LATER, Measure, Parallel, RecipeFile, Target, Train
 from orch.recipe.space import Parameter, space_of
 from orch.recipe.stacks import Stack, build_members
+from orch.recipe.staged import check_stages, staged, staged_layout
 from orch.recipe.subject import chosen_data, chosen_model, subject_knobs
 from orch.recipe.sweep import LEARNED, Sweep, unreadable
 from orch.recipe.tree import Node, dotted, mapping
@@ -152,7 +153,8 @@ def check(composed: Composed) -> Recipe:
     stacks = _stacks(tree, spec)
     _check_techniques(tree, stacks)
     _check_baseline(tree, spec, stacks)
-    _check_batches(tree, stacks, max(1, cluster.world_size // (spec.parallel or Parallel()).tensor))
+    asked = spec.parallel or Parallel()
+    _check_batches(tree, stacks, max(1, cluster.world_size // asked.tensor // asked.pipeline))
     check_faults(tree, spec, stacks, cluster)
     model = chosen_model(tree, spec.model)
     if any(mixture.capacity_factor is not None for mixture in model.mixtures):
@@ -160,6 +162,7 @@ def check(composed: Composed) -> Recipe:
     _check_quality(tree, spec, stacks)
     data = chosen_data(tree, spec.data, model)
     layout = _layout(tree, spec, cluster, model)
+    check_stages(tree, stacks, layout)
     _check_mixtures(tree, stacks, model)
     check_fewer(tree, spec, stacks, cluster, model)
     space = () if spec.sweep is None else space_of(tree, spec.sweep, stacks, spec.baseline)
@@ -234,17 +237,20 @@ def _trains(tree: Node, spec: RecipeFile) -> dict[str, Train]:
 
 
 def _layout(tree: Node, spec: RecipeFile, cluster: ClusterSpec, model: ChosenModel) -> Layout:
-    """Return where experts live. Raises OrchError at `parallel` where they cannot live there, or there are none."""
+    """Return where experts and stages live. Raises OrchError at `parallel` where they cannot live there, or there are none."""
     node = tree.get("parallel")
     mixtures = model.mixtures
-    if node is not None and not mixtures:
+    if node is not None and staged(node, spec.parallel, model):
+        return staged_layout(node, spec.parallel or Parallel(), cluster, model)
+    asked = spec.parallel or Parallel()
+    one_stage = "pipeline" in asked.model_fields_set and not asked.beside_stages
+    if node is not None and not mixtures and not one_stage:
         message = f"parallel says where experts live, and model {model.name} has none"
         raise OrchError(message, code="E236", where=node.place, hint="remove it, or choose a model with mixtures")
     if not mixtures:
         return Layout(cluster.world_size)
-    asked = spec.parallel or Parallel()
     try:
-        layout = Layout.of(cluster.world_size, mixtures, **asked.model_dump())
+        layout = Layout.of(cluster.world_size, mixtures, **asked.model_dump(exclude={"pipeline", "micro_batches"}))
         if layout.tensor > 1:
             layout.local(model.profile())
         return layout

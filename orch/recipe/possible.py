@@ -63,6 +63,8 @@ def check_fewer(
         text, hint = f"is more than the {cluster.nodes} that the cluster has", "as many at most"
     elif cluster.unequal or cluster.labels or any(factor != 1.0 for factor in cluster.speed.values()):
         text, hint = "and nodes that differ: nobody knows which would be left", "leave it out"
+    elif spec.parallel is not None and spec.parallel.pipeline > 1:
+        text, hint = "and stages that live on all nodes: some would be gone", "leave it out"
     elif model.mixtures:
         text, hint = "and experts that live on all nodes: some would be gone", "leave it out"
     elif bare is not None:

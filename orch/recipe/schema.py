@@ -225,7 +225,9 @@ class Train(Section):
 
 
 class Parallel(Section):
-    """Where the experts of mixtures live, and which workers share a sample; all else of a model is on every worker."""
+    """Where the experts of mixtures live, which workers share a sample, and which hold a stage of the model each; all else of a
+    model is on every worker.
+    """
 
     experts: Count | None = Field(
         default=None,
@@ -243,6 +245,24 @@ class Parallel(Section):
         description="what workers that share a sample hold outside attention: the whole of its tokens, or a share each "
         "(sequence parallelism; planned and simulated only)",
     )
+    pipeline: Count = Field(
+        default=1,
+        description="neighbouring workers that hold a stage of the model each; micro-batches go through all of them",
+    )
+    micro_batches: Count | None = Field(
+        default=None,
+        description="equal parts of a batch that follow one another through the stages; default: as many as stages",
+    )
+
+    @property
+    def beside_stages(self) -> list[str]:
+        """What is asked for beside stages: keys that are not at their defaults."""
+        fields = type(self).model_fields
+        return [
+            key
+            for key in fields
+            if key not in ("pipeline", "micro_batches") and getattr(self, key) != fields[key].default
+        ]
 
 
 class Measure(Section):
@@ -350,7 +370,8 @@ class RecipeFile(Section):
     )
     baseline: str = Field(description="the stack that the others are compared with; default: the first")
     parallel: Parallel | None = Field(
-        default=None, description="where the experts of a model with mixtures live; default: over all workers"
+        default=None,
+        description="where experts live, who shares samples, stages of a pipeline; default: experts over all workers",
     )
     measure: Measure = Field(default=Measure.model_construct(), description="how step times are measured")
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**32)]], Field(min_length=1)] = Field(

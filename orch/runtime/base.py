@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from orch.errors import OrchError
-from orch.plan import Plan, Update
+from orch.plan import Plan, Task, Update
 from orch.runtime.clock import clock_of
 from orch.runtime.optimizers import Factory, Optimizers, Schedule
 from orch.runtime.record import Record
@@ -78,17 +78,21 @@ class Engine(ABC):
         # Whether the next steps stamp the ends of collectives exactly (see `StepRecord.exact`).
         self.exact = False
         self._known(plan)
-        cuts = [op.parameters for step in plan.steps for task in step.of(Update) if isinstance(op := task.op, Update)]
+        cuts = [op.parameters for task in self._mine(plan) if isinstance(op := task.op, Update)]
         self.optimizers = Optimizers(cuts, self.parameters, setup.optimizer, setup.schedule)
 
     def _known(self, plan: Plan) -> None:
-        planned = dict.fromkeys(tensor for step in plan.steps for task in step for tensor in task.op.tensors)
+        planned = dict.fromkeys(tensor for task in self._mine(plan) for tensor in task.op.tensors)
         unknown = [name for name in planned if name not in self.parameters]
         if unknown:
             raise OrchError(
                 f"the plan speaks of parameter {unknown[0]!r}, which the model does not have", code="E622",
                 hint="plan from a profile of this model",
             )  # fmt: skip
+
+    def _mine(self, plan: Plan) -> Iterator[Task]:
+        """Yield the tasks that this rank runs."""
+        return (task for step in plan.steps for task in step if self.rank in plan.roles[task.role])
 
     @property
     def modules(self) -> frozenset[str]:

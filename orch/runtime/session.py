@@ -37,8 +37,9 @@ from orch.runtime.engine import PlanEngine
 from orch.runtime.held import keep_own, own_parameters, reader, threads_of
 from orch.runtime.memory import Rise
 from orch.runtime.optimizers import Schedule, optimizer_factory
+from orch.runtime.pipeline import PipelineEngine
 from orch.runtime.training import Training
-from orch.workload.layout import shared_out
+from orch.workload.layout import STAGES, shared_out
 
 if TYPE_CHECKING:
     from orch.models.splits import Loaded
@@ -162,7 +163,7 @@ def load(worker: Place, job: StackJob) -> None:
     _start_equal(worker, model)
     keep_own(model, worker.rank, blocks)
     if job.engine is None:
-        engine: Engine = PlanEngine(job.plan, model, setup, groups)
+        engine: Engine = engine_of(job.plan)(job.plan, model, setup, groups)
     else:
         module, _, kind = job.engine.partition(":")
         make = getattr(importlib.import_module(module), kind)
@@ -175,9 +176,21 @@ def load(worker: Place, job: StackJob) -> None:
     )
 
 
+def blocks_of(plan: Plan, rank: int) -> dict[str, Sequence[int]]:
+    """Return, of every group that holds a rank, the ranks of its block; not all ranks stand on both sides of a link."""
+    return {name: block for name, group in plan.groups.items() for block in group.blocks if rank in block}
+
+
+def engine_of(plan: Plan) -> type[PlanEngine]:
+    """Return what runs a plan where no technique brings an engine."""
+    return PipelineEngine if STAGES in plan.groups else PlanEngine
+
+
 def groups_of(worker: Place, plan: Plan) -> tuple[dict[str, Any], Mapping[str, Sequence[int]]]:
-    """Return the process group of this rank for every group of a plan, and the ranks in it. Every rank must be called."""
-    blocks = {name: group.block_of(worker.rank) for name, group in plan.groups.items()}
+    """Return the process group of this rank for every group of a plan that holds it, and the ranks in it. Every rank must be
+    called.
+    """
+    blocks = blocks_of(plan, worker.rank)
     made = {name: worker.process_group(name, ranks, threads=threads_of(name)) for name, ranks in blocks.items()}
     return made, blocks
 
@@ -256,8 +269,8 @@ def evaluate(worker: Place, stack: str, seed: int) -> dict[str, float]:
     """
     training = training_of(worker, stack, seed)
     training.engine.flush()
-    groups, test = training.engine.plan.groups, training.loaded.test
-    spread_out, own = shared_out(groups), {name: group.block_of(worker.rank) for name, group in groups.items()}
+    plan, test = training.engine.plan, training.loaded.test
+    spread_out, own = shared_out(plan.groups), blocks_of(plan, worker.rank)
     if worker.rank != 0 and not spread_out:
         return {}
     if spread_out:

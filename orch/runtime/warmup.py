@@ -32,6 +32,7 @@ from orch.runtime.session import (
     Place,
     Subject,
     batches_of,
+    engine_of,
     groups_of,
     load_data,
     loss_function,
@@ -169,7 +170,7 @@ def operations(worker: Place, subject: Subject, seed: int, plan: Plan, steps: in
         keep_own(model, worker.rank, blocks)
     else:
         groups = {"world": worker.process_group("alone", [worker.rank], threads=GLOO_THREADS)}
-    engine = PlanEngine(plan, model, setup, groups)
+    engine = engine_of(plan)(plan, model, setup, groups)
     whose = reader(worker.rank, worker.world_size, blocks)
     batch = next(batches_of(worker, subject, seed, loaded, whose))
     meet(worker)

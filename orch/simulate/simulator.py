@@ -34,12 +34,15 @@ def simulate(plan: Plan, cluster: Cluster, *, iterations: int | None = None, see
     iterations = 2 + 2 * plan.period if iterations is None else iterations
     streams: dict[str, int] = {COMPUTE: 0}
     programs = tuple(program_of(plan, index, cluster, streams) for index in range(plan.period))
+    if not _same_work(plan):
+        # One lane that stands for all ranks cannot say what ranks with work of their own do to one another.
+        return _Ranks(plan, cluster, seed).run(programs, len(streams), iterations)
     if cluster.sharing is not None and cluster.sharing.units:
         costs = [[row.seconds for row in program.rows] for program in programs]
         return Contended(plan, costs, cluster.sharing, iterations).run()
     if cluster.sharing is not None:
         return share(plan, _timed(plan, programs, cluster), cluster.sharing, iterations)
-    if _ranks_differ(plan, cluster):
+    if cluster.jitter or cluster.uneven:
         return _Ranks(plan, cluster, seed).run(programs, len(streams), iterations)
     return _alike(plan, programs, len(streams), iterations)
 
@@ -76,7 +79,7 @@ def program_of(plan: Plan, index: int, cluster: Cluster, streams: dict[str, int]
     before = {task.name: position for position, task in enumerate(previous.tasks)} if _looks_back(step) else {}
     spans = {name: cluster.span(group.blocks[0]) for name, group in plan.groups.items()}
     # Where compute and communication share cores there is one lane for all ranks: that of the slowest, whom all await.
-    slow = 1.0 / min(cluster.speeds()) if cluster.sharing is not None and cluster.uneven else 1.0
+    slow = 1.0 / min(cluster.speeds()) if cluster.sharing is not None and cluster.uneven and _same_work(plan) else 1.0
     none: tuple[int, ...] = ()
     rows = [
         Row(
@@ -131,13 +134,12 @@ def _timed(plan: Plan, programs: Sequence[Program], cluster: Cluster) -> list[li
     return costs
 
 
+def _same_work(plan: Plan) -> bool:
+    return all(len(ranks) == plan.world_size for ranks in plan.roles.values())
+
+
 def _looks_back(step: Any) -> bool:
     return any(task.after_previous for task in step.tasks)
-
-
-def _ranks_differ(plan: Plan, cluster: Cluster) -> bool:
-    same_work = all(len(ranks) == plan.world_size for ranks in plan.roles.values())
-    return not same_work or bool(cluster.jitter) or cluster.uneven
 
 
 def _alike(plan: Plan, programs: Sequence[Program], num_streams: int, iterations: int) -> Timeline:

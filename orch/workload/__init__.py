@@ -9,8 +9,18 @@ from orch.workload.layout import Layout
 
 if TYPE_CHECKING:
     from orch.workload.mixture import mixture_training
+    from orch.workload.pipeline import cuts_of, pipeline_training
 
-__all__ = ["Layout", "data_parallel", "forward_reads", "mixture_training", "retimed", "without_peers"]
+__all__ = [
+    "Layout",
+    "cuts_of",
+    "data_parallel",
+    "forward_reads",
+    "mixture_training",
+    "pipeline_training",
+    "retimed",
+    "without_peers",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,4 +28,8 @@ def __getattr__(name: str) -> Any:
         from orch.workload.mixture import mixture_training
 
         return mixture_training
+    if name in ("cuts_of", "pipeline_training"):
+        from orch.workload import pipeline
+
+        return getattr(pipeline, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -49,4 +49,5 @@ technique = Technique(
     source="arXiv:2006.15704",
     lossless=True,
     config=Config,
+    for_stages=True,
 )

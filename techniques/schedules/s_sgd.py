@@ -41,4 +41,5 @@ technique = Technique(
     source="arXiv:1805.03812",
     lossless=True,
     config=Config,
+    for_stages=True,
 )

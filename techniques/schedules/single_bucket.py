@@ -24,4 +24,5 @@ technique = Technique(
     source="arXiv:1811.11141",
     lossless=True,
     config=Config,
+    for_stages=True,
 )

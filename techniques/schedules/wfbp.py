@@ -24,4 +24,5 @@ technique = Technique(
     source="Poseidon, USENIX ATC 2017",
     lossless=True,
     config=Config,
+    for_stages=True,
 )

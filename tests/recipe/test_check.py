@@ -300,7 +300,8 @@ def test_experts_are_spread_over_the_workers_that_divide_them(changed: Changed) 
     assert (recipe.layout.experts, recipe.layout.slices, recipe.layout.replicas) == (4, 1, 2)
     recipe = changed("model={use: char-moe, experts: 4}", "parallel={experts: 2, slices: 2}")
     assert (recipe.layout.experts, recipe.layout.slices, recipe.layout.replicas) == (2, 2, 2)
-    assert recipe.resolved()["parallel"] == {"experts": 2, "slices": 2, "tensor": 1, "tokens": "whole"}
+    parallel = {"experts": 2, "slices": 2, "tensor": 1, "tokens": "whole", "pipeline": 1}
+    assert recipe.resolved()["parallel"] == parallel
 
 
 def test_workers_that_share_samples_read_one_batch(changed: Changed) -> None:

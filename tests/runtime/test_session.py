@@ -18,7 +18,7 @@ from orch.runtime.block import Block
 from orch.runtime.observe import merge
 from orch.runtime.session import Progressed, StackJob, Subject
 from orch.testing import small
-from orch.workload import Layout, mixture_training
+from orch.workload import Layout, cuts_of, mixture_training, pipeline_training
 
 SUBJECT = Subject(catalogue.choose(use="mlp"), choose_data("digits8"), 16, {"sgd": {"lr": 0.1, "momentum": 0.9}})
 STACKS = {"ddp": "torch-ddp", "wfbp": "wfbp", "mg": "mg-wfbp", "dear": "dear", "acp": "acp-sgd"}
@@ -94,6 +94,33 @@ def test_progress_is_told(gang: Any, jobs: dict[str, StackJob]) -> None:
     assert isinstance(event, Progressed)
     assert (event.stack, event.step, event.steps) == ("wfbp", 3, 3)
     assert event.samples_per_s > 0.0
+
+
+def test_stages_of_a_pipeline_train_are_judged_and_told_the_loss(gang: Any) -> None:
+    profile = merge(gang.call(warmup.watch, SUBJECT, 0, 1)).profile
+    cuts = cuts_of(SUBJECT.model.profile(), SUBJECT.model.parts, 2)
+    losses: dict[int, tuple[float, ...]] = {}
+    judged = []
+    for micro_batches in (1, 4):
+        layout = replace(Layout(2), cuts=cuts, micro_batches=micro_batches)
+        gang.call(session.load, StackJob("gpipe", SUBJECT, pipeline_training(profile, layout, SUBJECT.batch)))
+        blocks: list[Block] = gang.call(session.run_block, "gpipe", 0, 3)
+        assert all(block.differences == () for block in blocks)
+        assert blocks[0].losses == blocks[1].losses
+        losses[micro_batches] = blocks[0].losses
+        found, nothing = gang.call(session.evaluate, "gpipe", 0)
+        assert nothing == {}
+        judged.append(found["loss"])
+        gang.call(session.forget, "gpipe", 0)
+    assert losses[1] == pytest.approx(losses[4], abs=1e-5)
+    assert len(set(losses[1])) == 3
+    assert judged[0] == pytest.approx(judged[1], abs=1e-4)
+    # A rank at one end of three stages stands on no side of the other link.
+    three = replace(Layout(3), cuts=cuts_of(SUBJECT.model.profile(), SUBJECT.model.parts, 3))
+    plan = pipeline_training(SUBJECT.model.profile(), three, SUBJECT.batch)
+    assert {name: list(ranks) for name, ranks in session.blocks_of(plan, 0).items()} == {
+        "world": [0, 1, 2], "stages": [0, 1, 2], "link0": [0, 1],
+    }  # fmt: skip
 
 
 MIXED = Subject(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -9,6 +11,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from orch.models.small import MlpKnobs, ResNetDigitsKnobs, TinyTensorsKnobs, blocks
+
+Part = Callable[[torch.Tensor], torch.Tensor]
+
+
+def through(parts: Iterable[Part], x: torch.Tensor) -> torch.Tensor:
+    """Return what `parts` make of `x`, one after another."""
+    for part in parts:
+        x = part(x)
+    return x
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
@@ -51,13 +62,17 @@ class ResNetDigits(nn.Module):
         self.blocks = nn.ModuleList(Block(*shape) for shape in shapes)
         self.head = nn.Linear(shapes[-1][1], knobs.num_classes)
 
+    def parts(self) -> list[Part]:
+        """Return what it consists of, one after another."""
+        return [
+            lambda images: F.relu(self.norm(self.stem(images))),
+            *self.blocks,
+            lambda x: self.head(x.mean(dim=(2, 3))),
+        ]
+
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return the logits."""
-        x = F.relu(self.norm(self.stem(images)))
-        for block in self.blocks:
-            x = block(x)
-        logits: torch.Tensor = self.head(x.mean(dim=(2, 3)))
-        return logits
+        return through(self.parts(), images)
 
 
 class Mlp(nn.Module):
@@ -69,13 +84,16 @@ class Mlp(nn.Module):
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.head = nn.Linear(sizes[-1], knobs.num_classes)
 
+    def parts(self) -> list[Part]:
+        """Return what it consists of, one after another."""
+        return [*(partial(self._layer, layer) for layer in self.hidden), self.head]
+
+    def _layer(self, layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(layer(x.flatten(1)))
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits."""
-        x = x.flatten(1)
-        for layer in self.hidden:
-            x = F.relu(layer(x))
-        logits: torch.Tensor = self.head(x)
-        return logits
+        return through(self.parts(), x)
 
 
 class TinyTensors(nn.Module):
@@ -88,14 +106,22 @@ class TinyTensors(nn.Module):
         self.head = nn.Linear(knobs.width, knobs.num_classes, bias=False)
         self.scale = len(self.hidden) ** -0.5
 
+    def parts(self) -> list[Part]:
+        """Return what it consists of, one after another."""
+        first, *rest = self.hidden
+        return [
+            lambda x: torch.tanh(first(x.flatten(1))),
+            *(partial(self._layer, layer) for layer in rest),
+            self.head,
+        ]
+
+    def _layer(self, layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = x + self.scale * torch.tanh(layer(x))
+        return result
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the logits."""
-        x = x.flatten(1)
-        for number, layer in enumerate(self.hidden):
-            y = torch.tanh(layer(x))
-            x = x + self.scale * y if number else y
-        logits: torch.Tensor = self.head(x)
-        return logits
+        return through(self.parts(), x)
 
 
 def resnet_digits(knobs: ResNetDigitsKnobs) -> nn.Module:
