@@ -87,7 +87,7 @@ def cluster_document(found: Calibration, source: str) -> dict[str, Any]:
         },
     }
     if sharing is not None:
-        document["sharing"] = {"lanes": sharing.lanes, "wait": _seconds(sharing.wait_s), "source": source}
+        document["sharing"] = {"lanes": sharing.lanes, "source": source}
     if overhead is not None:
         document["overhead"] = {
             "step": _seconds(overhead.step_s),

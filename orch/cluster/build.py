@@ -149,7 +149,6 @@ def _sharing(spec: SharingSpec) -> Sharing:
         spec.communication_slowdown,
         spec.source,
         spec.lanes,
-        spec.wait,
         spec.units or 0,
         spec.held or 0,
     )

@@ -81,14 +81,16 @@ class Curve:
     def through(points: Mapping[float, float]) -> Curve:
         """Return the piecewise linear curve through measured points: size in bytes -> seconds, at least two sizes.
 
-        A larger message never costs less, so a dip (noise) is raised to the largest time before it. Below the first
+        A larger message never costs less, so sizes between which the times fall (noise) get their mean: the rising times
+        that are nearest in least squares (pool adjacent violators, Barlow et al., Statistical Inference under Order
+        Restrictions, 1972). Below the first
         point the first piece goes on, but never under zero; above the last the last piece goes on or, where that is
         flat, the mean slope from the start-up.
         """
         if len(points) < 2 or min(points) <= 0 or min(points.values()) < 0:
             raise ValueError("a table needs at least two sizes above zero, and no negative times")
         sizes = sorted(points)
-        times = [max(points[size] for size in sizes[: index + 1]) for index in range(len(sizes))]
+        times = _rising([points[size] for size in sizes])
         slopes = [(times[i + 1] - times[i]) / (sizes[i + 1] - sizes[i]) for i in range(len(sizes) - 1)]
         start_up = max(0.0, times[0] - slopes[0] * sizes[0])
         first = (times[0] - start_up) / sizes[0]
@@ -96,6 +98,16 @@ class Curve:
         slopes = [first, *slopes, beyond]
         knees = [(size, slopes[i + 1] - slopes[i]) for i, size in enumerate(sizes)]
         return Curve(start_up, first, tuple(knee for knee in knees if knee[1] != 0.0))
+
+
+def _rising(values: Sequence[float]) -> list[float]:
+    pools: list[tuple[float, int]] = []  # mean, how many
+    for value in values:
+        pools.append((value, 1))
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (high, before), (low, after) = pools[-2:]
+            pools[-2:] = [((high * before + low * after) / (before + after), before + after)]
+    return [mean for mean, count in pools for _ in range(count)]
 
 
 @dataclass(frozen=True, slots=True)

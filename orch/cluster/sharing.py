@@ -17,17 +17,15 @@ class Sharing:
     """How collectives and compute slow one another. The slowdowns, at least 1, speak for links that were not timed
     beside compute: of compute while the network is busy, and of communication while the device computes.
 
-    `lanes`: collectives of one group that a stream works off at once. `wait_s`: how much later than the collective
-    itself the slowest rank that waited for it goes on. `units`: multiprocessors of a device that compute and communication
-    compete for (0: nobody said), of which a collective's kernel holds `held` at the rate of its link; then compute is slowed
-    by these alone.
+    `lanes`: collectives of one group that a stream works off at once. `units`: multiprocessors of a device
+    that compute and communication compete for (0: nobody said), of which a collective's kernel holds `held` at the rate
+    of its link; then compute is slowed by these alone.
     """
 
     compute_slowdown: float = 1.0
     communication_slowdown: float = 1.0
     source: str = ""
     lanes: int = 1
-    wait_s: float = 0.0
     units: int = 0
     held: int = 0
 

@@ -175,7 +175,6 @@ class SharingSpec(_Spec):
         1.0, description="communication takes this many times as long while the device computes"
     )
     lanes: Count = Field(1, description="collectives of one group that are worked off at once")
-    wait: StartUp = Field(0.0, description="how much later than a collective the slowest rank that waited goes on")
     units: Count | None = Field(None, description="multiprocessors of a device, where kernels compete for them")
     held: Count | None = Field(None, description="of these, what a collective's kernel holds while it runs")
     source: Source = Field(description="where the numbers come from")

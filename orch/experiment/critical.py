@@ -16,7 +16,7 @@ def critical_path(timeline: Timeline, begin_s: float = 0.0) -> frozenset[Place]:
 
     A task starts when the last of what it waits for has ended: the task before it on its stream, or a predecessor of
     this step or of the last one. Following whichever ended last gives the chain; where two ended at once, the one on its
-    own stream. A gap in it is a wait for another rank, or for one that goes on later than its collective ended.
+    own stream. A gap in it is a wait for another rank.
     """
     chain = _Chain(timeline)
     place = chain.last

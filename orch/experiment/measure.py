@@ -30,10 +30,10 @@ Round = TypeVar("Round")
 # Rounds between the blocks, spread evenly.
 ROUNDS = 4
 # Seconds of a round's links, and of one turn of the engine's own work; all of it no more than this share of the training.
-FIRST_S, AGAIN_S, PACE_S, SHARE = 4.0, 1.5, 0.12, 0.25
+FIRST_S, AGAIN_S, PACE_S, SHARE = 4.0, 2.0, 0.12, 0.25
 PACE_ROUNDS, FEWEST_ROUNDS = 4, 2
 LONGEST_S = 1.5
-OPERATION_STEPS, OPERATION_STEPS_AGAIN = 8, 4
+OPERATION_STEPS = 8
 MOST_PACED, FEWEST_PACED = 10, 2
 # A rank that ran less of the time than this did not lose the rest to others: it came late.
 SPEED_STEPS, LEAST_SHARE = 3, 0.5
@@ -95,7 +95,7 @@ class Measurements:
         blocks = self._recipe.measure.blocks
         if block * ROUNDS // blocks != (block - 1) * ROUNDS // blocks and trained_s - self._trained_s >= AGAIN_S:
             self.round()
-            self._operate(OPERATION_STEPS_AGAIN)
+            self._operate()
             self._trained_s = trained_s
 
     def speed(self, stack: str) -> None:
@@ -123,13 +123,13 @@ class Measurements:
             if costs and self._gang.size > 1:
                 alone = all(task.group == "world" for step in plan.steps for task in step)
                 self._works[name] = without_peers(plan) if alone else plan, costs
-        self._operate(OPERATION_STEPS)
+        self._operate()
 
-    def _operate(self, steps: int) -> None:
+    def _operate(self) -> None:
         found: dict[str, list[tuple[str, float, float]]] = {}
         for name, (plan, costs) in self._works.items():
             subject = self._subjects[self._keys[name]]
-            ranks = self._gang.call(warmup.operations, subject, self._recipe.seeds[0], plan, steps)
+            ranks = self._gang.call(warmup.operations, subject, self._recipe.seeds[0], plan, OPERATION_STEPS)
             longer = _running(ranks, self._crowd)
             found[name] = [
                 (work, formula, longer * mean(rank.seconds[task] for rank in ranks))
@@ -194,7 +194,11 @@ class Measurements:
         )
         # Slow ranks are in what was measured: compute is as long as the slowest one's.
         return replace(
-            cluster, speed={}, sharing=times.sharing(SOURCE), overhead=overhead, operations=self._own_work(slower)
+            cluster,
+            speed={},
+            sharing=times.sharing(SOURCE),
+            overhead=overhead,
+            operations=self._own_work(slower),
         )
 
     def _overhead(self, seen: Observation, turn_s: float) -> Overhead:
@@ -226,19 +230,20 @@ def subject_of(recipe: Recipe, stack: str) -> Subject:
     return Subject(recipe.model, recipe.data, recipe.batch_per_worker(stack), optimizer, train.precision, rate)
 
 
-def _in_turns(places: Sequence[warmup.Where], paces: Sequence[warmup.Pace]) -> float:
+def _in_turns(places: Sequence[warmup.Where], ranks: Sequence[Sequence[warmup.Turn]]) -> float:
     """Return the seconds of a step of ranks that share cores and train together: on each core they run by turns, and all
     wait in each step for the slowest core of that step. What else ran there meanwhile (the hosts of workers, the machine)
-    takes as much longer as it took of the time from the first rank's begin to the last one's end.
+    takes as much longer as it took of the time from the first rank's begin of each step to the last one's end.
     """
-    cores: dict[tuple[str, tuple[int, ...]], list[warmup.Pace]] = {}
-    for (host, own, _), pace in zip(places, paces, strict=True):
-        cores.setdefault((host, own), []).append(pace)
+    cores: dict[tuple[str, tuple[int, ...]], list[Sequence[warmup.Turn]]] = {}
+    for (host, own, _), turns in zip(places, ranks, strict=True):
+        cores.setdefault((host, own), []).append(turns)
     steps: list[list[float]] = []
     shares: list[float] = []
-    for (_, own), here in cores.items():
-        steps.append([sum(ran) / len(own) for ran in zip(*(pace.ran_s for pace in here), strict=True)])
-        whole_s = max(pace.end_s for pace in here) - min(pace.begin_s for pace in here)
+    for (_, own), ranks_here in cores.items():
+        by_step = list(zip(*ranks_here, strict=True))
+        steps.append([sum(turn.ran_s for turn in step) / len(own) for step in by_step])
+        whole_s = sum(max(turn.end_s for turn in step) - min(turn.begin_s for turn in step) for step in by_step)
         shares.append(min(1.0, max(LEAST_SHARE, sum(steps[-1]) / whole_s)))
     slowest: list[float] = [max(each) for each in zip(*steps, strict=True)]
     return mean(slowest) / mean(shares)

@@ -101,6 +101,11 @@ class Operation:
         """The gradients that this operation serves."""
         return ()
 
+    @property
+    def works_for(self) -> Operation | None:
+        """The operation whose method does this one's work, if there is one: what it takes is that one's."""
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Compute(Operation):
@@ -334,12 +339,13 @@ class Aggregate(Collective):
 
 
 def own_work(op: Operation) -> str | None:
-    """Return under which name a cluster holds what `op` was measured to take: `acp-sgd encode`. None for compute, updates
-    and collectives, which are measured by other means, and for what no run does.
+    """Return under which name a cluster holds what `op` was measured to take: `acp-sgd encode`, `error-feedback retain of
+    acp-sgd encode`. None for compute, updates and collectives, which are measured by other means, and for what no run does.
     """
     if isinstance(op, Compute | Update | Collective | Fixed):
         return None
-    return f"{type(op).__module__.rpartition('.')[2].replace('_', '-')} {op.kind}"
+    name = f"{type(op).__module__.rpartition('.')[2].replace('_', '-')} {op.kind}"
+    return name if op.works_for is None else f"{name} of {own_work(op.works_for)}"
 
 
 def seconds_of(op: Operation, cluster: Cluster, span: Span) -> float:

@@ -20,17 +20,17 @@ from orch.cluster.sharing import BESIDE, BESIDE_SINGLE, SINGLE, STOLEN
 from orch.runtime import collectives
 from orch.runtime.base import GLOO_THREADS, backend_of
 
-SIZES = (1 << 10, 1 << 15, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
+SIZES = (1 << 10, 1 << 13, 1 << 15, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
 QUEUED = "queued"
 # In a step several collectives are handed over, and the group works them off: more at once where each takes less.
 LONGEST_QUEUE, SHORTEST_QUEUE = 16, 3
-ROUNDS, FEWEST_ROUNDS = 6, 2
+# An odd number: of two a median is a mean, and the machine's mood is in it.
+ROUNDS, FEWEST_ROUNDS = 6, 3
 FEWEST_SIZES = 2
 # Sizes nearer than this factor say the same twice; a collective longer than this hides any start-up behind itself.
 CLOSE, LONG_S = 1.5, 0.1
 # A thread that runs for this share of the time has a core of its own.
 OWN_CORE = 0.9
-WAIT_SIZE = 1 << 15
 PRODUCTS, PACE_S = 20, 0.15
 
 Work = Callable[[], None]
@@ -42,13 +42,10 @@ BySize = Mapping[int, float]
 class LinkTimes:
     """Seconds of collectives, by way (`queued`, and those of `cluster.sharing.WAYS`), collective and payload bytes
     (all-gather: of the whole result).
-
-    `wait_s`: how much longer compute that waits for a collective takes than both on their own.
     """
 
     ranks: int
     seconds: Mapping[str, Mapping[str, BySize]] = field(default_factory=dict)
-    wait_s: float = 0.0
     lanes: int = 1
 
     def link(self, span: Span, source: str = "measured in this run") -> Link:
@@ -61,7 +58,7 @@ class LinkTimes:
 
     def sharing(self, source: str = "measured in this run") -> Sharing:
         """Return what sharing costs, in the cluster's form."""
-        return Sharing(source=source, lanes=self.lanes, wait_s=self.wait_s)
+        return Sharing(source=source, lanes=self.lanes)
 
 
 def merge(times: Sequence[LinkTimes]) -> LinkTimes:
@@ -80,7 +77,7 @@ def merge(times: Sequence[LinkTimes]) -> LinkTimes:
         }
         for way, named in first.seconds.items()
     }
-    return LinkTimes(first.ranks, seconds, mean(other.wait_s for other in times), first.lanes)
+    return LinkTimes(first.ranks, seconds, first.lanes)
 
 
 def measure_links(
@@ -107,7 +104,7 @@ def measure_links(
     most_bytes = max(SIZES[1], min(SIZES[-1], most_bytes))
     sizes = [*(size for size in SIZES if size < most_bytes / CLOSE), most_bytes]
     kinds = _kinds(meter.backend, group.size(), group.rank(), device, rows)
-    share = budget_s / (len(kinds) * len(sizes) + 2)
+    share = budget_s / (len(kinds) * len(sizes))
     seconds: dict[str, dict[str, dict[int, float]]] = {}
     for name, make in kinds.items():
         taken_s = 0.0
@@ -117,8 +114,7 @@ def measure_links(
             for way, time in meter.collective(make(size), share).items():
                 seconds.setdefault(way, {}).setdefault(name, {})[size] = time
             taken_s = meter.agreed(seconds[SINGLE][name][size])
-    wait_s = meter.wait_s(kinds["all-reduce"](WAIT_SIZE), 2 * share)
-    return LinkTimes(group.size(), seconds, wait_s, 1 if device.type == "cuda" else GLOO_THREADS)
+    return LinkTimes(group.size(), seconds, 1 if device.type == "cuda" else GLOO_THREADS)
 
 
 class _Meter:
@@ -156,18 +152,6 @@ class _Meter:
         result[BESIDE] = median(time for time, _ in beside)
         result[STOLEN] = max(0.0, mean(stolen for _, stolen in beside))
         return result
-
-    def wait_s(self, launch: Launch, budget_s: float) -> float:
-        """Return what a wait costs beyond the compute before it and the collective itself: ranks do not go on at once."""
-        number = max(4, int(budget_s / 8 / self.agreed(self._unit_s)))
-        alone = median(self._queue(launch, 1) for _ in range(ROUNDS))
-        more = []
-        for _ in range(2):
-            self._meet()
-            free = self._timed(self._work, number)
-            self._meet()
-            more.append(self._timed(lambda: (self._work(), launch().wait()), number) - free - alone)
-        return max(0.0, mean(more))
 
     def _queue(self, launch: Launch, number: int) -> float:
         """Return the seconds of one of `number` collectives that are launched together."""
@@ -211,12 +195,6 @@ class _Meter:
             units += 1
         spent = perf_counter() - begin
         return spent / units, max(1e-3, (thread_time() - own) / spent)
-
-    def _timed(self, work: Callable[[], object], number: int) -> float:
-        begin = perf_counter()
-        for _ in range(number):
-            work()
-        return (perf_counter() - begin) / number
 
     def agreed(self, seconds: float) -> float:
         """Return the mean over ranks, from which all draw the same numbers."""

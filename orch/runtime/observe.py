@@ -31,8 +31,8 @@ class Observation:
 
     `step_s` is a step without any stamping, the mean of several in a row; the profile and `update_s` add up to it. In
     `ran_s` of it this rank's thread really ran: on shared cores the rest is other ranks' turn.
-    `steady` tells whether gradients became ready in the same order in every step. `passes` are the stamps that shared
-    it out.
+    `steady` tells whether gradients became ready in the same order in every step. `passes` are the
+    stamps that shared it out.
     """
 
     profile: Profile
@@ -82,29 +82,21 @@ def observe(
     steps: int = 5,
     warmup: int = 2,
     paced: int = 5,
-    meet: Callable[[], None] = lambda: None,
+    pause: Callable[[], None] = lambda: None,
 ) -> Observation:
     """Return the observation of `steps` stamped training steps and of `paced` plain ones, after `warmup` ones. The model
     is trained by them: give it a copy.
 
-    `loss_of(model)` computes the loss of the next batch. `meet` returns when all ranks are here: it is called once, so
-    that they run side by side. Not in every step: ranks leave a meeting one after another, and the first have the
-    machine to themselves.
+    `loss_of(model)` computes the loss of the next batch. `pause` returns when all ranks are here and have waited, as a training
+    step waits for its collectives: before the first stamped step, and before every plain one.
     """
     owners = _owners(model, loss_of)
     watcher = _Watcher(model, dict.fromkeys(unit for units in owners.values() for unit in units))
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     update = optimizer(trained)
-    passes: list[Pass] = []
-    paced_s = ran_s = 0.0
-    for number in range(warmup + steps + paced):
-        stamping = number < warmup + steps
-        if number == warmup:
-            meet()
-        if stamping:
-            watcher.attach()
-        own = thread_time()
-        begin = watcher.now.begun = perf_counter()
+
+    def step() -> None:
+        watcher.now.begun = perf_counter()
         loss = loss_of(model)
         watcher.now.backward = perf_counter()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -113,15 +105,25 @@ def observe(
         watcher.now.updated = perf_counter()
         for parameter in trained:
             parameter.grad = None
-        if stamping:
-            seen = watcher.detach()
-            passes += [seen.from_start()] if number >= warmup else []
-        else:
-            paced_s += perf_counter() - begin
-            ran_s += thread_time() - own
+
+    passes: list[Pass] = []
+    for number in range(warmup + steps):
+        if number == warmup:
+            pause()
+        watcher.attach()
+        step()
+        seen = watcher.detach()
+        passes += [seen.from_start()] if number >= warmup else []
+    plain_s = plain_ran_s = 0.0
+    for _ in range(paced):
+        pause()
+        begin, own = perf_counter(), thread_time()
+        step()
+        plain_s += perf_counter() - begin
+        plain_ran_s += thread_time() - own
     steady = all(list(seen.ready) == list(passes[0].ready) for seen in passes)
-    seen_s = _observation(_profile(name, model, owners, passes), passes, paced_s / paced, steady)
-    return replace(seen_s, ran_s=ran_s / paced)
+    seen_s = _observation(_profile(name, model, owners, passes), passes, plain_s / paced, steady)
+    return replace(seen_s, ran_s=plain_ran_s / paced)
 
 
 def _observation(profile: Profile, passes: Sequence[Pass], step_s: float, steady: bool) -> Observation:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -41,20 +40,22 @@ from orch.runtime.session import (
 )
 
 WARM_STEPS = 2
+# As long as a collective that a step waits for; what a step costs after it hardly depends on it (0.5 to 30 ms).
+PAUSE_S = 0.01
 # Of each plan, round by round, the seconds of a step.
 Paces = tuple[tuple[float, ...], ...]
 # A rank's machine, its cores, and how many of them its threads fill.
 Where = tuple[str, tuple[int, ...], int]
 
 
-class Pace(NamedTuple):
-    """When a rank began and ended a few steps, in seconds of a clock that all ranks of a machine share, and the seconds that
-    its thread ran in each.
+class Turn(NamedTuple):
+    """When a rank began and ended a step, in seconds of a clock that all ranks of a machine share, and the seconds of it
+    that its thread ran.
     """
 
     begin_s: float
     end_s: float
-    ran_s: tuple[float, ...]
+    ran_s: float
 
 
 class OwnWork(NamedTuple):
@@ -91,7 +92,7 @@ def watch(worker: Place, subject: Subject, seed: int, steps: int = 8) -> Observa
             steps=steps,
             warmup=warmup,
             paced=steps,
-            meet=partial(meet, worker),
+            pause=partial(_pause, worker),
         )
 
 
@@ -126,7 +127,7 @@ def pace(worker: Place, subject: Subject, seed: int, plans: Sequence[Plan | None
     return tuple(tuple(found) for found in seconds)
 
 
-def speed(worker: Place, subject: Subject, seed: int, steps: int) -> Pace:
+def speed(worker: Place, subject: Subject, seed: int, steps: int) -> tuple[Turn, ...]:
     """Return how long `steps` plain steps of the model take as the machine is now. All ranks are called at once. The model
     is kept, so that a call costs its steps and little more.
     """
@@ -139,15 +140,15 @@ def speed(worker: Place, subject: Subject, seed: int, steps: int) -> Pace:
         worker.cache[key] = partial(train, lambda forward: loss_of(forward, batch))
         worker.cache[key]()
     step = worker.cache[key]
-    meet(worker)
-    gc.disable()
-    begin, times = time.monotonic(), [time.thread_time()]
-    for _ in range(steps):
-        step()
-        times.append(time.thread_time())
-    end = time.monotonic()
-    gc.enable()
-    return Pace(begin, end, tuple(after - before for before, after in pairwise(times)))
+    turns = []
+    with _uncollected():
+        for _ in range(steps):
+            _pause(worker)
+            begin, own = time.monotonic(), time.thread_time()
+            step()
+            ran_s = time.thread_time() - own
+            turns.append(Turn(begin, time.monotonic(), ran_s))
+    return tuple(turns)
 
 
 def operations(worker: Place, subject: Subject, seed: int, plan: Plan, steps: int) -> OwnWork:
@@ -173,14 +174,15 @@ def operations(worker: Place, subject: Subject, seed: int, plan: Plan, steps: in
     engine = engine_of(plan)(plan, model, setup, groups)
     whose = reader(worker.rank, worker.world_size, blocks)
     batch = next(batches_of(worker, subject, seed, loaded, whose))
-    meet(worker)
+    ran_s = 0.0
     with _uncollected():
         for number in range(WARM_STEPS + steps):
             if number == WARM_STEPS:
                 engine.record.clear()
-                begin = time.thread_time()
+            _pause(worker)
+            begin = time.thread_time()
             engine.train_step(lambda forward: loss_of(forward, batch))
-        ran_s = time.thread_time() - begin
+            ran_s += time.thread_time() - begin if number >= WARM_STEPS else 0.0
     found: dict[str, list[float]] = {}
     busy_s = 0.0
     timeline = engine.record.timeline()
@@ -232,6 +234,15 @@ def measure(
             rows=rows,
             device=torch.device(worker.device),
         )
+
+
+def _pause(worker: Place) -> None:
+    """Return when all ranks are here, and some time after, as if each had waited for a collective: what the processor had
+    at hand is gone then. And from a pause all go on at once; from a meeting one after another, and the first have the
+    machine to themselves.
+    """
+    meet(worker)
+    time.sleep(PAUSE_S)
 
 
 @contextmanager

@@ -58,7 +58,7 @@ class _Running:
 class _Stream:
     """One stream: the tasks it still has to run, in order, and those under way."""
 
-    __slots__ = ("blocked_s", "lanes", "name", "next", "queue", "running")
+    __slots__ = ("lanes", "name", "next", "queue", "running")
 
     def __init__(self, name: str, lanes: int) -> None:
         self.name = name
@@ -66,15 +66,13 @@ class _Stream:
         self.queue: list[tuple[int, int]] = []
         self.next = 0
         self.running: list[_Running] = []
-        self.blocked_s = math.nan
 
 
 def share(plan: Plan, costs: Sequence[Sequence[Cost]], sharing: Sharing, iterations: int) -> Timeline:
     """Return the timeline of `iterations` steps in which running streams slow one another as measured.
 
     `costs[step][task]` are the seconds each task takes. All ranks are taken to be alike: what sharing costs was measured
-    on all of them together, slow ones and jitter included. A compute task that waited for another stream starts
-    `sharing.wait_s` later. Of several network streams the one that steals most counts.
+    on all of them together, slow ones and jitter included. Of several network streams the one that steals most counts.
     """
     period = plan.period
     steps = [plan.steps[index % period] for index in range(iterations)]
@@ -99,14 +97,10 @@ def share(plan: Plan, costs: Sequence[Sequence[Cost]], sharing: Sharing, iterati
                 # Rows of a mixture travel on one lane: chunk after chunk is the point of cutting them.
                 alone = task.op.in_layer or group != stream.running[0].group if stream.running else False
                 if alone or not may_start(index, position):
-                    if stream.name == COMPUTE and math.isnan(stream.blocked_s):
-                        stream.blocked_s = now
                     break
                 cost = costs[index % period][position]
-                delay = sharing.wait_s if stream.blocked_s < now and stream.name == COMPUTE else 0.0
-                stream.blocked_s = math.nan
-                starts[index][position] = now + delay
-                stream.running.append(_Running(index, position, group, cost + delay if delay else cost))  # type: ignore[operator]
+                starts[index][position] = now
+                stream.running.append(_Running(index, position, group, cost))
                 stream.next += 1
         running = [one for stream in streams.values() for one in stream.running]
         if not running:

@@ -29,8 +29,8 @@ def obstacle(cluster: Cluster) -> str | None:
         return "the cluster's ranks differ, or jitter"
     if cluster.sharing is not None and cluster.sharing.units:
         return "the cluster's collectives hold multiprocessors of its devices"
-    if cluster.sharing is not None and (cluster.sharing.lanes > 1 or cluster.sharing.wait_s):
-        return "the cluster's collectives have lanes, or waits"
+    if cluster.sharing is not None and cluster.sharing.lanes > 1:
+        return "the cluster's collectives have lanes"
     return None
 
 
@@ -42,7 +42,7 @@ def step_times(plan: Plan, cluster: Cluster, stretch: Stretch | None = None) -> 
     """
     found = obstacle(cluster)
     if found is not None:
-        raise ValueError(f"variants are simulated together on even ranks without lanes and waits; {found}")
+        raise ValueError(f"variants are simulated together on even ranks without lanes; {found}")
     streams: dict[str, int] = {COMPUTE: 0}
     programs = [program_of(plan, index, cluster, streams) for index in range(plan.period)]
     if stretch is not None:

@@ -75,6 +75,10 @@ class Retain(Operation):
         self.sender.subtract_sent(executor, executor.state(OWNER, self.tensor, lambda: residual(gradient)))
 
     @property
+    def works_for(self) -> Operation:
+        return self.sender
+
+    @property
     def tensors(self) -> tuple[str, ...]:
         return (self.tensor,)
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-import pytest
 from hypothesis import given, settings
 
 from orch import registry
-from orch.cluster import Sharing
 from orch.experiment.critical import critical_path
 from orch.simulate import simulate
 from orch.testing.small import cluster, member, planned, profile
@@ -47,11 +45,8 @@ def test_the_chain_has_no_gap_and_fills_the_time(plan) -> None:
         assert chain[0][0] == 0.0
 
 
-@pytest.mark.parametrize(
-    "change", [{"speed": {1: 0.5}}, {"sharing": Sharing(1.2, 1.5, "example", wait_s=0.3)}], ids=["slow rank", "wait"]
-)
-def test_the_chain_goes_on_over_a_wait_for_another_rank(change) -> None:
-    place = replace(cluster(2, alpha_s=1.0), **change)
+def test_the_chain_goes_on_over_a_wait_for_another_rank() -> None:
+    place = replace(cluster(2, alpha_s=1.0), speed={1: 0.5})
     timeline = simulate(planned(MODEL, place, [member(registry.technique("wfbp"))]), place)
     found = critical_path(timeline)
     assert min(iteration for iteration, _ in found) == 0

@@ -21,7 +21,7 @@ from orch.experiment.measure import (
 from orch.gang.inline import InlineGang
 from orch.plan import Plan
 from orch.runtime.observe import Observation, Pass, merge
-from orch.runtime.warmup import OwnWork, Pace
+from orch.runtime.warmup import OwnWork, Turn
 from orch.stack import apply, arrange
 from orch.testing import mixture, small
 from orch.workload import Layout, data_parallel, mixture_training
@@ -60,18 +60,17 @@ def test_a_stack_is_predicted_for_the_speed_that_the_machine_had_in_its_blocks()
 
 def test_ranks_that_share_cores_wait_in_each_step_for_the_slowest_core_and_for_what_else_runs_there() -> None:
     bound = [("a", (0,), 1), ("a", (1,), 1)] * 2
-    paces = [
-        Pace(0.0, 6.0, (1.0, 2.0)),
-        Pace(0.0, 6.0, (3.0, 1.0)),
-        Pace(0.0, 6.0, (1.0, 2.0)),
-        Pace(0.5, 6.0, (1.0, 1.0)),
-    ]
-    assert _in_turns(bound, paces) == 4.0  # in both steps a core needs 4, and nothing else ran
-    slowed = [pace._replace(end_s=8.0) for pace in paces]
-    assert _in_turns(bound, slowed) == pytest.approx(4.0 / 0.75)
-    assert _in_turns(bound, [pace._replace(end_s=60.0) for pace in paces]) == pytest.approx(8.0)
+    ran = [(1.0, 2.0), (3.0, 1.0), (1.0, 2.0), (1.0, 1.0)]
+
+    def turns(first_s: float, second_s: float) -> list[tuple[Turn, Turn]]:
+        # Between the steps lies a pause, which counts for nothing.
+        return [(Turn(0.0, first_s, one), Turn(100.0, 100.0 + second_s, two)) for one, two in ran]
+
+    assert _in_turns(bound, turns(2.0, 4.0)) == 4.0  # in both steps a core needs 4, and nothing else ran on it
+    assert _in_turns(bound, turns(3.0, 5.0)) == pytest.approx(4.0 / 0.75)
+    assert _in_turns(bound, turns(40.0, 60.0)) == pytest.approx(8.0)  # late ranks, rather than others' turns
     anywhere = [("a", (0, 1), 1)] * 3
-    assert _in_turns(anywhere, [Pace(0.0, 3.0, (ran,)) for ran in (1.0, 2.0, 3.0)]) == pytest.approx(3.0)
+    assert _in_turns(anywhere, [(Turn(0.0, 3.0, ran),) for ran in (1.0, 2.0, 3.0)]) == pytest.approx(3.0)
 
 
 def test_the_runtimes_own_work_is_what_neighbouring_steps_differ_by() -> None:

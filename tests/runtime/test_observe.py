@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import orch.runtime.observe as observing
 from orch.models.profile import Module, Profile, Tensor
 from orch.runtime.observe import Observation, Pass, merge, observe
 from orch.runtime.optimizers import optimizer_factory
@@ -66,6 +67,25 @@ def test_a_step_is_as_long_as_the_steps_in_a_row_were() -> None:
     seen = watch("plain")
     total = sum(module.forward_s + module.backward_s for module in seen.profile.modules)
     assert total + seen.update_s == pytest.approx(seen.step_s)
+
+
+def test_a_step_is_as_long_as_one_that_has_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, rested = [0.0], [False]
+    monkeypatch.setattr(observing, "thread_time", lambda: now[0])
+    monkeypatch.setattr(observing, "perf_counter", lambda: 2.0 * now[0])
+
+    def pause() -> None:
+        rested[0] = True
+        now[0] += 100.0
+
+    def loss_of(module: nn.Module) -> torch.Tensor:
+        now[0] += 5.0 if rested[0] else 3.0  # with cold caches
+        rested[0] = False
+        inputs, targets = batch(0, 0)
+        return nn.functional.cross_entropy(module(inputs), targets)
+
+    seen = observe(build("plain"), loss_of, optimizer_factory(SGD), steps=2, paced=4, pause=pause)
+    assert (seen.ran_s, seen.step_s) == (5.0, 10.0)
 
 
 def test_a_gang_takes_as_long_as_its_slowest_rank() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -85,6 +86,7 @@ def test_every_rank_says_where_it_is_and_how_many_cores_it_fills(gang: Any) -> N
 
 def test_the_machines_speed_is_that_of_plain_steps(gang: Any) -> None:
     for _ in range(2):  # the second time with the model of the first
-        for begin, end, ran in gang.call(warmup.speed, SUBJECT, 0, 3):
-            assert len(ran) == 3
-            assert 0.0 < sum(ran) <= end - begin
+        for turns in gang.call(warmup.speed, SUBJECT, 0, 3):
+            assert len(turns) == 3
+            assert all(0.0 < ran <= end - begin for begin, end, ran in turns)
+            assert all(later.begin_s > turn.end_s for turn, later in pairwise(turns))

@@ -102,15 +102,6 @@ def test_compute_loses_what_a_collective_steals_however_long_it_takes():
     assert timeline.ends[0].tolist() == pytest.approx([11.0, 8.0])
 
 
-def test_whoever_waited_goes_on_later():
-    tasks = [Task("work", Compute("m", 0.0, 0.0, seconds=5.0)), *sends(1, after="work"),
-             Task("update", Compute("u", 0.0, 0.0, seconds=1.0), after=("send0",))]  # fmt: skip
-    timeline = simulate(Plan.of("wait", 2, tasks), timed(Sharing(wait_s=0.5), single=2.0), iterations=1)
-    assert timeline.starts[0].tolist() == pytest.approx([0.0, 5.0, 7.5])
-    free = simulate(Plan.of("wait", 2, tasks), timed(Sharing(wait_s=0.5)).communication_free(), iterations=1)
-    assert free.ends[0].tolist() == pytest.approx([5.0, 5.0, 6.0])
-
-
 def test_the_runtime_takes_its_own_time_of_compute():
     tasks = [Task("first", Compute("m", 0.0, 0.0, seconds=1.0)), Task("second", Compute("m", 0.0, 0.0, seconds=2.0)),
              *sends(1, 1, after="second")]  # fmt: skip
