@@ -31,8 +31,10 @@ def drawn_cases(number: int, seed: int, world: int = 4) -> list[Case]:
         schedules = {"fsmoe", "pipemoe", "naive-moe", "tutel", "fastermoe"}
         scheduled = [*stack, *([] if schedules & set(stack) else ["schemoe"])]
         ways = [[]] if "fastermoe" in stack else [["pipe-a2a"], ["two-level-a2a"], ["pairwise-a2a"], []]
-        others = ways, [[], [], ["int8-rows"], ["bfp8-rows"]]
-        stack = (*scheduled, *(name for options in others for name in random.choice(options)))
+        way = random.choice(ways)
+        # What relays pass on must have sizes that they know.
+        sized = [] if way == ["two-level-a2a"] else [["zipccl-rows"]]
+        stack = (*scheduled, *way, *random.choice([[], [], ["int8-rows"], ["bfp8-rows"], *sized]))
         cases.append(
             Case(
                 experts,
