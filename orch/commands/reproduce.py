@@ -12,7 +12,7 @@ from orch.commands import Panel
 from orch.commands._options import Json
 
 if TYPE_CHECKING:
-    from orch.reproduce.document import PaperResult
+    from orch.reproduce.document import DefectResult, PaperResult
     from orch.reproduce.paper import Paper
 
 PANEL = Panel.EXPERIMENT
@@ -154,9 +154,10 @@ def _say(results: list[PaperResult]) -> None:
             say(table(HEADERS, table_rows(result.checks)))
         for found in result.defects:
             say(f"\n{found.defect.id}: {found.defect.says}")
+            about = result.paper.spec.experiments[found.defect.experiment].says
             say(
                 f"  {found.defect.published} {format_seconds(found.published_s)}, mended ({found.defect.mended}) "
-                f"{format_seconds(found.mended_s)}: {result.paper.spec.experiments[found.defect.experiment].says}"
+                f"{format_seconds(found.mended_s)}{_other_than_stated(found)}: {about}"
             )
         for name, prediction in result.predictions.items():
             say(f"\ntable {name}: {prediction}")
@@ -168,6 +169,12 @@ def _say(results: list[PaperResult]) -> None:
         say("all papers")
         for line in summary([claim for result in results for claim in result.claims]):
             say(line)
+
+
+def _other_than_stated(found: DefectResult) -> str:
+    """Say so where a counter-example does not show what its file states of it."""
+    off = abs(found.worse / found.defect.worse - 1.0) > 0.05
+    return f" ({found.worse:.3g} times as slow; {found.defect.worse:g} is stated)" if off else ""
 
 
 def _explain(paper: Paper, claim: str, plan_costs: str | None, as_json: bool) -> object:

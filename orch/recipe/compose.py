@@ -27,8 +27,8 @@ from orch.recipe.overrides import (
 )
 from orch.recipe.references import first_missing, resolve
 from orch.recipe.schema import RecipeFile
+from orch.recipe.short_forms import written_out
 from orch.recipe.source import display, read_file
-from orch.recipe.space import written_out
 from orch.recipe.tree import Node, kind, mapping
 
 ONE_OF = {("train", "optimizer"), ("sweep", "sampler"), ("sweep", "pruner")}

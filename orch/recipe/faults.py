@@ -118,6 +118,11 @@ def _fault(tree: Node, error: Any, prefix: Path, model: type[BaseModel] | None) 
                 f"allowed: {', '.join(allowed)}" if allowed else "it has no keys"
             )
             return OrchError(f"unknown key {quoted(path[-1])}{within}", code="E210", where=node.place, hint=hint)
+        case "literal_error" if loc[-1] == "[key]":
+            allowed = _literals(error["ctx"]["expected"])
+            hint = did_you_mean(path[-1], allowed) or f"allowed: {', '.join(allowed)}"
+            within = dotted((*prefix, *path[:-1]))
+            return OrchError(f"unknown key {quoted(path[-1])} in {within}", code="E210", where=node.place, hint=hint)
         case "literal_error" | "enum":
             return _not_one_of(name, node, error["ctx"]["expected"])
         case "value_error" if loc and loc[-1] == "[key]":
@@ -157,6 +162,16 @@ def _section_form(path: Path) -> str:
             return "a list of techniques: [NAME, NAME]"
         case ("stacks" | "techniques", *_, technique):
             return f"a mapping of knobs: {{{technique}: {{knob: value}}}}"
+        case ("sweep", "over"):
+            return "a mapping: {PATH: [choices] | {low: .., high: ..} | auto}"
+        case ("sweep", "over", _):
+            return "choices [a, b], a range {low: .., high: ..}, or auto"
+        case ("sweep", "constraints", metric):
+            return f"a bound: {{{metric}: {{at_most: VALUE}}}}, or at_least"
+        case ("sweep", "sampler" | "pruner"):
+            return "one of Optuna's names, or {NAME: {argument: value}}"
+        case ("sweep", "simulate_first"):
+            return "a number of trials, or {trials: 400, confirm: 12}"
     return "a mapping: {key: value}"
 
 
@@ -165,8 +180,12 @@ def _line(model: type[BaseModel] | None, path: Path, key: str) -> str:
     return str(info.description or "") if info is not None else ""
 
 
+def _literals(expected: str) -> list[str]:
+    return [word.strip("'") for word in expected.replace(" or ", ", ").split(", ")]
+
+
 def _not_one_of(name: str, node: Node, expected: str) -> OrchError:
-    allowed = [word.strip("'") for word in expected.replace(" or ", ", ").split(", ")]
+    allowed = _literals(expected)
     near = did_you_mean(str(node.value), allowed) if isinstance(node.value, str) else ""
     rule = f"must be {allowed[0]}" if len(allowed) == 1 else f"must be one of {', '.join(allowed)}"
     return OrchError(f"{name}{rule}; it is {kind(node)}", code="E214", where=node.where, hint=near)

@@ -5,6 +5,8 @@ A range is given by the recipe or is a technique knob's own; a knob is varied on
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args, get_origin
@@ -14,11 +16,10 @@ from orch.errors import OrchError, Position, did_you_mean, quoted
 from orch.recipe.overrides import path_of
 from orch.recipe.stacks import Stack
 from orch.recipe.sweep import Over, Sweep
-from orch.recipe.tree import Node, Path, dotted, mapping, sequence
+from orch.recipe.tree import Node, Path, dotted
 from orch.units import BYTES, BYTES_PER_SECOND, FLOPS_PER_SECOND, FRACTION, SECONDS, SECONDS_PER_BYTE, Dimension
 
 STACK = "stack"
-AUTO = "auto"
 # An open bound at 0 (a density in (0, 1]) has no least value: so many decades below the greatest are searched.
 OPEN_DECADES = 4
 _DIMENSIONS = (BYTES, SECONDS, BYTES_PER_SECOND, SECONDS_PER_BYTE, FLOPS_PER_SECOND)
@@ -57,15 +58,32 @@ class Parameter:
         """Return its choices, or the two ends of its range, as a recipe writes them."""
         return self.choices or (self.written(self.low), self.written(self.high))
 
-    def steps(self) -> tuple[Any, ...] | None:
-        """Return all its values as a recipe writes them, or None where they cannot be counted."""
+    @property
+    def count(self) -> int | None:
+        """How many values it has, None where they cannot be counted."""
         if self.choices:
-            return self.choices
+            return len(self.choices)
         step = self.step or (1.0 if self.whole and not self.log else None)
-        if step is None:
-            return None
-        count = int((self.high - self.low) / step + 1e-9) + 1
-        return tuple(self.written(self.low + index * step) for index in range(count))
+        return None if step is None else int((self.high - self.low) / step + 1e-9) + 1
+
+    def steps(self) -> Iterator[Any]:
+        """Yield all its values as a recipe writes them, one by one: there may be more than any memory holds."""
+        if self.choices:
+            yield from self.choices
+            return
+        for index in range(self.count or 0):
+            yield self.written(self.low + index * (self.step or 1.0))
+
+    def taken(self, value: Any) -> tuple[Any, ...]:
+        """Return a value as it is when it has been chosen; nothing where it never is, or as one of endlessly many only."""
+        if self.choices:
+            return (value,) if value in self.choices else ()
+        number = _number_in(self.unit, value)
+        step = self.step or (1.0 if self.whole else None)
+        if number is None or step is None or not self.low <= number <= self.high:
+            return ()
+        place = (number - self.low) / step
+        return (self.written(self.low + round(place) * step),) if abs(place - round(place)) < 1e-6 else ()
 
     def to_json(self) -> dict[str, Any]:
         """Return what decides its values, to be compared with another invocation's."""
@@ -76,46 +94,12 @@ class Parameter:
         return {**{key: value for key, value in found.items() if value not in (None, False)}, **what}
 
 
-def written_out(node: Node) -> Node:
-    """Return a `sweep` section with its short forms written out."""
-    if not isinstance(node.value, Mapping):
-        return node
-    entries = dict(node.value)
-    for key in ("minimize", "maximize"):
-        if key in entries and isinstance(entries[key].value, str):
-            entries[key] = _listed(entries[key])
-    for key in ("sampler", "pruner"):
-        if key in entries and isinstance(entries[key].value, str):
-            entries[key] = _entry(str(entries[key].value), replace(entries[key], value={}, text=None), entries[key])
-    first = entries.get("simulate_first")
-    if first is not None and isinstance(first.value, int) and not isinstance(first.value, bool):
-        entries["simulate_first"] = _entry("trials", first, first)
-    over = entries.get("over")
-    if over is not None and isinstance(over.value, Mapping):
-        found = {path: _over(child) for path, child in over.value.items()}
-        entries["over"] = mapping(found, over.where, over.key_where, over=over.over)
-    return mapping(entries, node.where, node.key_where, over=node.over)
-
-
-def _over(node: Node) -> Node:
-    if isinstance(node.value, tuple):
-        return _entry("choices", node, node)
-    if node.value == AUTO:
-        return mapping({}, node.where, node.key_where, over=node.over)
-    when = node.get("when")
-    if when is not None and isinstance(when.value, Mapping):
-        conditions = {path: child if isinstance(child.value, tuple) else _listed(child) for path, child in when.items()}
-        entries = {**dict(node.items()), "when": mapping(conditions, when.where, when.key_where)}
-        return mapping(entries, node.where, node.key_where, over=node.over)
-    return node
-
-
-def _listed(node: Node) -> Node:
-    return sequence((replace(node, key_where=None),), node.where, node.key_where, over=node.over)
-
-
-def _entry(key: str, node: Node, outer: Node) -> Node:
-    return mapping({key: replace(node, key_where=node.where)}, outer.where, outer.key_where, over=outer.over)
+def _number_in(unit: str, value: Any) -> float | None:
+    """Return a value as a number in a unit of SI; None for what is none."""
+    dimension = next(dimension for dimension in (FRACTION, *_DIMENSIONS) if dimension.si == unit)
+    if not unit and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    return dimension.parse(value) if _reads(dimension, value) else None
 
 
 def space_of(tree: Node, sweep: Sweep, stacks: Mapping[str, Stack], baseline: str) -> tuple[Parameter, ...]:
@@ -132,7 +116,34 @@ def space_of(tree: Node, sweep: Sweep, stacks: Mapping[str, Stack], baseline: st
     if STACK not in found:
         found = {STACK: _only_stack(over, stacks, baseline), **found}
     chosen = found[STACK].choices
-    return _ordered([_conditioned(parameter, chosen, stacks) for parameter in found.values()], found)
+    ordered = _ordered([_conditioned(parameter, chosen, stacks) for parameter in found.values()], found)
+    _refuse_dead(ordered)
+    _refuse_twofold(ordered)
+    return ordered
+
+
+def _refuse_dead(ordered: Sequence[Parameter]) -> None:
+    """Refuse a setting that no trial could have: its conditions, with those of what it hangs on, exclude one another."""
+    needs: dict[str, dict[str, tuple[Any, ...]]] = {}
+    for parameter in ordered:
+        own = needs[parameter.path] = dict[str, tuple[Any, ...]]()
+        inherited = (pair for path, _ in parameter.when for pair in needs[path].items())
+        for path, values in (*parameter.when, *inherited):
+            own[path] = tuple(value for value in values if value in own.get(path, values))
+            if not own[path]:
+                message = f"{parameter.path} is never varied: no value of {path} meets all its conditions"
+                raise OrchError(message, code="E242", where=parameter.where, hint="loosen its `when`, or drop it")
+
+
+def _refuse_twofold(parameters: Sequence[Parameter]) -> None:
+    """Refuse a knob that is varied for all stacks and for one of them again: one of the two would change nothing."""
+    for own in (parameter for parameter in parameters if parameter.keys[0] == "stacks"):
+        for shared in (parameter for parameter in parameters if parameter.keys[0] == "techniques"):
+            meets = own.keys[1] in dict(shared.when).get(STACK, (own.keys[1],))
+            if own.keys[2:] == shared.keys[1:] and meets:
+                message = f"{own.path} and {shared.path} vary one knob of stack {quoted(own.keys[1])}"
+                hint = f"keep one, or have the other stacks wait: when: {{{STACK}: [NAME, ..]}}"
+                raise OrchError(message, code="E240", where=own.where, hint=hint)
 
 
 def _only_stack(over: Node, stacks: Mapping[str, Stack], baseline: str) -> Parameter:
@@ -159,6 +170,7 @@ def _parameters(path: str, spec: Over, node: Node, stacks: Mapping[str, Stack]) 
         yield from (replace(own, when=when) for own in _own(path, keys, node))
     elif spec.choices is not None:
         _refuse_twice(path, spec.choices, node)
+        _refuse_endless(path, spec.choices, node)
         yield Parameter(path, keys, node.place, choices=tuple(spec.choices), when=when)
     else:
         yield replace(_range(path, keys, spec, node), when=when)
@@ -170,7 +182,7 @@ def _stack(spec: Over, node: Node, stacks: Mapping[str, Stack]) -> Parameter:
     names = tuple(stacks) if spec.choices is None else tuple(spec.choices)
     _refuse_twice(STACK, names, node)
     for index, name in enumerate(names):
-        if name not in stacks:
+        if not isinstance(name, str) or name not in stacks:
             where = (node.find(("choices", str(index))) or node).where
             hint = did_you_mean(str(name), stacks) or f"stacks: {', '.join(stacks)}"
             raise OrchError(f"{quoted(str(name))} is no stack of this recipe", code="E233", where=where, hint=hint)
@@ -182,6 +194,13 @@ def _refuse_twice(path: str, choices: Sequence[Any], node: Node) -> None:
         if any(type(value) is type(other) and value == other for other in choices[:index]):
             where = (node.find(("choices", str(index))) or node).where
             raise OrchError(f"{path} has the choice {value!r} twice", code="E241", where=where, hint="keep one")
+
+
+def _refuse_endless(path: str, choices: Sequence[Any], node: Node) -> None:
+    for index, value in enumerate(choices):
+        if isinstance(value, float) and not math.isfinite(value):
+            where = (node.find(("choices", str(index))) or node).where
+            raise OrchError(f"{path} has a choice that is no finite number", code="E241", where=where, hint="drop it")
 
 
 def _range(path: str, keys: Path, spec: Over, node: Node) -> Parameter:
@@ -202,11 +221,17 @@ def _range(path: str, keys: Path, spec: Over, node: Node) -> Parameter:
             numbers[key] = FRACTION.parse(value)
         else:
             hint = "write numbers, or quantities of one kind such as 32KiB and 4MiB; names are choices: [a, b]"
-            raise fault(f"{key} {value!r} does not fit a range", key, hint)
+            words = ", ".join(f"{key} {json.dumps(value).strip(chr(34))}" for key, value in ends.items())
+            raise fault(f"{words}: these do not make a range", key, hint)
+        if not math.isfinite(numbers[key]):
+            raise fault(f"{key} is no finite number", key, "a range has two ends")
     low, high, step = numbers["low"], numbers["high"], numbers.get("step")
     whole = dimension is BYTES or all(type(value) is int for value in ends.values())
     if not low < high:
-        raise fault("high must be above low", "high", "a single value is no range: set it in the recipe")
+        single = "a single value is no range: set it in the recipe"
+        raise fault("high must be above low", "high", single if low == high else "swap them")
+    if not math.isfinite(high - low):
+        raise fault("the range is wider than any number", "high", "use log: true, or nearer ends")
     if spec.log and low <= 0:
         raise fault("a logarithmic range begins above 0", "low", "give a low above 0, or drop log")
     if spec.log and step is not None:
@@ -292,6 +317,23 @@ def _conditioned(parameter: Parameter, chosen: Sequence[str], stacks: Mapping[st
     return parameter if len(users) == len(chosen) else replace(parameter, when=((STACK, users), *parameter.when))
 
 
+def _as_taken(parameter: Parameter, values: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(taken for value in values for taken in parameter.taken(value))
+
+
+def _never(parameter: Parameter, other: Parameter, value: Any) -> OrchError:
+    """Return what to say of a condition on a value that another setting never has."""
+    message = f"{parameter.path} waits for {other.path} to be {value!r}, which "
+    if other.choices:
+        words, hint = "is none of its choices", f"choices: {', '.join(map(str, other.choices))}"
+    elif other.count is None and not other.whole:
+        words, hint = "a range of any values hardly ever is", "give that range a step, or choices"
+    else:
+        ends = " to ".join(map(str, other.ends()))
+        words, hint = "is no value of its range", f"{ends}" + (f" in steps of {other.step:g}" if other.step else "")
+    return OrchError(message + words, code="E242", where=parameter.where, hint=hint)
+
+
 def _ordered(parameters: Sequence[Parameter], known: Mapping[str, Parameter]) -> tuple[Parameter, ...]:
     """Return parameters so that each stands behind those its conditions name; the stack first."""
     left = sorted(parameters, key=lambda parameter: parameter.path != STACK)
@@ -302,12 +344,11 @@ def _ordered(parameters: Sequence[Parameter], known: Mapping[str, Parameter]) ->
                 hint = did_you_mean(path, known) or f"varied are: {', '.join(known)}"
                 message = f"{parameter.path} hangs on {path}, which the sweep does not vary"
                 raise OrchError(message, code="E242", where=parameter.where, hint=hint)
-            allowed = known[path].choices
-            if allowed and (odd := [value for value in values if value not in allowed]):
-                message = f"{parameter.path} waits for {path} to be {odd[0]!r}, which is none of its choices"
-                raise OrchError(
-                    message, code="E242", where=parameter.where, hint=f"choices: {', '.join(map(str, allowed))}"
-                )
+            if odd := [value for value in values if not known[path].taken(value)]:
+                raise _never(parameter, known[path], odd[0])
+    left = [
+        replace(one, when=tuple((path, _as_taken(known[path], values)) for path, values in one.when)) for one in left
+    ]
     while left:
         ready = [p for p in left if all(path in done for path, _ in p.when)]
         if not ready:

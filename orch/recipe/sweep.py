@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from orch.errors import did_you_mean
+from orch.errors import did_you_mean, quoted
 from orch.recipe.section import Count, NearNameError, Section
 from orch.units import BYTES, SECONDS, Dimension
 
@@ -58,11 +58,13 @@ UNITS: dict[str, Dimension] = {
 
 
 def bound_value(metric: str, value: object) -> float:
-    """Return a bound of a metric as an SI float. Raises ValueError for a missing or wrong unit."""
+    """Return a bound of a metric as an SI float. Raises ValueError for a missing or wrong unit, and for a share beyond 1."""
     if metric in UNITS:
         return UNITS[metric].parse(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"must be a number; it is {value!r}")
+        raise ValueError(f"must be a finite number; it is {str(value).lower() if isinstance(value, bool) else value!r}")
+    if metric == "val_accuracy" and not 0 <= value <= 1:
+        raise ValueError(f"must lie between 0 and 1: an accuracy is a share; it is {value!r}")
     return float(value)
 
 
@@ -76,17 +78,34 @@ def unreadable(metric: str, value: object) -> str | None:
 
 
 def _deadline(value: str) -> str:
-    if re.fullmatch(r"walltime(\s*-\s*[\d.]+\s*(s|min|h))?|[\d.]+\s*(s|min|h)", value.strip()) is None:
-        raise ValueError("must be a time from now (90min), walltime, or walltime - 10min")
+    match = re.fullmatch(r"walltime(?:\s*-\s*(.+))?", value.strip())
+    amount = value.strip() if match is None else match[1]
+    try:
+        if amount is not None:
+            SECONDS.parse(amount)
+    except ValueError:
+        raise ValueError("must be a time from now (90min), walltime, or walltime - 10min") from None
+    return value
+
+
+def _study(value: str) -> str:
+    if not value.isprintable() or not value.strip() or len(value) > 100 or re.search(r" \(\d+\)$", value):
+        raise ValueError(
+            "must be printable text of at most 100 characters, without a number in brackets at its end: that names a study "
+            "that was begun again"
+        )
     return value
 
 
 def _known(names: tuple[str, ...]) -> Any:
     def check(value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         odd = next((name for name in value if name not in names), None)
-        if odd is not None or len(value) != 1:
-            near = "" if odd is None else did_you_mean(odd, names) or _meant(odd, names)
-            raise NearNameError(f"names one of {', '.join(names)}, with its arguments if it has any", near)
+        if odd is not None:
+            near = did_you_mean(odd, names) or _meant(odd, names)
+            raise NearNameError(f"{quoted(odd)} is none of {', '.join(names)}", near)
+        if len(value) != 1:
+            found = f"names {', '.join(value)}" if value else "names nothing"
+            raise ValueError(f"{found}, where one of {', '.join(names)} is wanted, with its arguments if it has any")
         return value
 
     return AfterValidator(check)
@@ -177,7 +196,9 @@ class Sweep(Section):
     reuse: bool = Field(
         default=True, description="take what an equal cell gave, in this study or an earlier one; false runs it again"
     )
-    study: str | None = Field(default=None, min_length=1, description="name of the study; default: the recipe's")
+    study: Annotated[str, AfterValidator(_study)] | None = Field(
+        default=None, description="name of the study; default: the recipe's"
+    )
     storage: str | None = Field(
         default=None, min_length=1, description="database of a team (postgresql://...); default: a file beside the runs"
     )

@@ -57,10 +57,11 @@ class Input:
 
 @dataclass(frozen=True)
 class Group:
-    """Draws that share a recipe: overrides over the experiment's, and which draws they are."""
+    """Draws that share a recipe: overrides over the experiment's, which draws they are, and where the inputs are written."""
 
     overrides: tuple[str, ...]
     chosen: NDArray[np.int64]
+    places: tuple[Position, ...] = ()
 
 
 def inputs_of(recipe: Recipe) -> tuple[Input, ...]:
@@ -115,7 +116,7 @@ def groups_of(inputs: tuple[Input, ...]) -> list[Group]:
     for combination in sorted(set(zip(*(place.tolist() for place in places), strict=True))):
         chosen = np.flatnonzero(np.all([p == c for p, c in zip(places, combination, strict=True)], axis=0))
         texts = (f"{e.path}={options[c]}" for e, options, c in zip(whole, words, combination, strict=True))
-        groups.append(Group(tuple(texts), chosen))
+        groups.append(Group(tuple(texts), chosen, tuple(entry.where for entry in whole)))
     return groups
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -79,11 +80,16 @@ class CellDraws:
         return self.recipe.batch_per_worker() * self.recipe.layout.readers
 
 
+def in_words(value: Any) -> str:
+    """Return a value of a paper's file as an override writes it: text as it is, anything else as JSON, which YAML reads."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 def cells_of(paper: Paper, experiment: str, only: Mapping[str, Any] | None = None) -> list[Cell]:
     """Return the cells of an experiment, or of these the ones whose rows `only` picks."""
     spec = paper.spec.experiments[experiment]
     path = ("experiments", experiment)
-    common = [Setting(key, str(value), paper.place(*path, "set", key)) for key, value in spec.set.items()]
+    common = [Setting(key, in_words(value), paper.place(*path, "set", key)) for key, value in spec.set.items()]
     if spec.cells is None:
         return [Cell(experiment, tuple(common))]
     return [
@@ -104,8 +110,8 @@ def _from_row(paper: Paper, experiment: str, row: TableRow) -> list[Setting]:
     settings = []
     for key, value in spec.set.items():
         where = paper.place("experiments", experiment, "cells", "set", key)
-        columns = re.findall(r"\$\{([^{}]*)\}", str(value))
-        text = str(value)
+        text = in_words(value)
+        columns = re.findall(r"\$\{([^{}]*)\}", text)
         for column in columns:
             text = text.replace(f"${{{column}}}", row.cells[paper.tables[spec.table].column(column, where)])
         settings.append(Setting(key, text, where, tuple(row.number_id(column) for column in columns)))
@@ -118,7 +124,7 @@ def plan_costs(paper: Paper, experiment: str) -> tuple[Setting, ...]:
     if spec is None:
         return ()
     path = ("experiments", experiment, "plan_costs", "set")
-    return tuple(Setting(key, str(value), paper.place(*path, key)) for key, value in spec.set.items())
+    return tuple(Setting(key, in_words(value), paper.place(*path, key)) for key, value in spec.set.items())
 
 
 INSIDE = " in a node"
@@ -160,7 +166,9 @@ def evaluate(
 
 
 def _varied(path: Path, recipe: Recipe, texts: list[str], group: Group, cell: Cell) -> Recipe:
-    return recipe if not group.overrides else loaded(path, [*texts, *group.overrides], cell.settings)
+    words = (text.partition("=") for text in group.overrides)
+    more = [Setting(key, value, where) for (key, _, value), where in zip(words, group.places, strict=True)]
+    return recipe if not group.overrides else loaded(path, [*texts, *group.overrides], (*cell.settings, *more))
 
 
 def check_stack(recipe: Recipe, name: str, paper: Paper, experiment: str) -> None:
@@ -173,13 +181,17 @@ def check_stack(recipe: Recipe, name: str, paper: Paper, experiment: str) -> Non
 
 
 def _named_at(paper: Paper, experiment: str, name: str) -> Position | None:
-    """Return where the first claim on an experiment names a stack."""
+    """Return where the first claim on an experiment, or the first defect shown in it, names a stack."""
     for section, claims in (("claims", paper.spec.claims), ("checks", paper.spec.checks)):
         for index, claim in enumerate(claims):
             for key in ("of", "over", "mended") if claim.experiment == experiment else ():
                 named = getattr(claim, key)
                 if name == named or (isinstance(named, list) and name in named):
                     return paper.place(section, index, key)
+    for index, defect in enumerate(paper.spec.defects):
+        for key in ("published", "mended") if defect.experiment == experiment else ():
+            if name == getattr(defect, key):
+                return paper.place("defects", index, key)
     return None
 
 

@@ -27,9 +27,10 @@ from orch.models.model import validated
 from orch.models.profile import Profile
 from orch.plan import Buffer, Collective, Plan, Rows, Segment, Step, Task
 from orch.recipe import Recipe
+from orch.recipe.overrides import parse_override
 from orch.recipe.source import display
 from orch.reproduce.draws import Input, drawn, groups_of, inputs_of
-from orch.reproduce.evaluate import Cell, CellDraws, Setting, StackDraws, check_stack, kinds_of, loaded
+from orch.reproduce.evaluate import Cell, CellDraws, Setting, StackDraws, check_stack, in_words, kinds_of, loaded
 from orch.reproduce.paper import Paper, recipe_path
 from orch.simulate import makespan_s, ready_times
 from orch.simulate.variants import step_times
@@ -79,11 +80,11 @@ def _by_recipe(paper: Paper, experiment: str) -> Iterator[tuple[tuple[Setting, .
     spec = paper.spec.experiments[experiment]
     assert spec.grid is not None
     place = ("experiments", experiment)
-    common = tuple(Setting(key, str(value), paper.place(*place, "set", key)) for key, value in spec.set.items())
+    common = tuple(Setting(key, in_words(value), paper.place(*place, "set", key)) for key, value in spec.set.items())
     axes = [
         [
             tuple(
-                Setting(path, str(one), paper.place(*place, "grid", "axes", axis))
+                Setting(path, in_words(one), paper.place(*place, "grid", "axes", axis))
                 for path, one in (value if isinstance(value, Mapping) else {axis: value}).items()
             )
             for value in values
@@ -106,18 +107,20 @@ def _quick(setting: Setting) -> bool:
 def _layers(recipe: Recipe, cells: Sequence[Cell], *, fits: bool) -> list[_Layer]:
     """Return the different layers of the cells; with `fits` those that the device's memory holds."""
     model = recipe.model
-    assert isinstance(model, NamedModel)
+    if not isinstance(model, NamedModel):
+        message = "a grid is run for a model that has a name"
+        raise OrchError(message, code="E354", where=Position(display(recipe.path)), hint="model: {use: NAME}")
     base = model.knobs.model_dump()
     found: dict[tuple[Any, int], _Layer | None] = {}
     for cell in cells:
-        batch, changed = recipe.batch_per_worker(), dict[str, Any]()
+        batch, changed, where = recipe.batch_per_worker(), dict[str, Any](), cell.settings[-1].where
         for setting in cell.settings:
             name = setting.path.removeprefix("model.")
             if setting.path == "train.batch_per_worker":
-                batch = int(setting.value)
+                batch = _batch(setting)
             elif name != setting.path:
-                changed[name] = _read(setting.value)
-        knobs = validated(type(model.knobs), base | changed, "model", cell.settings[-1].where)
+                changed[name], where = _read(setting), setting.where
+        knobs = validated(type(model.knobs), base | changed, "model", where)
         key = (knobs, batch)
         if key not in found:
             found[key] = _layer(recipe, model.model.profile(knobs), batch, fits=fits)
@@ -127,13 +130,20 @@ def _layers(recipe: Recipe, cells: Sequence[Cell], *, fits: bool) -> list[_Layer
     return [layer for layer in found.values() if layer is not None]
 
 
-def _read(text: str) -> Any:
-    if text in ("True", "False", "None"):
-        return {"True": True, "False": False, "None": None}[text]
+def _read(setting: Setting) -> Any:
+    """Return the value of a setting, by the rule that holds for overrides."""
     try:
-        return int(text)
-    except ValueError:
-        return float(text)
+        return parse_override(setting.text, 1).node.plain()
+    except OrchError as error:
+        raise OrchError(error.message, code=error.code, where=setting.where, hint=error.hint) from None
+
+
+def _batch(setting: Setting) -> int:
+    value = _read(setting)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        message = f"{setting.text}: must be a whole number, at least 1"
+        raise OrchError(message, code="E213", where=setting.where)
+    return value
 
 
 def _layer(recipe: Recipe, profile: Profile, batch: int, *, fits: bool) -> _Layer | None:

@@ -216,7 +216,10 @@ class Judge:
         if table is not None:
             found = [metrics.of_table(self.paper, table, claim, draws) for draws in all_draws]
             kept = [(one, draws) for one, draws in zip(found, all_draws, strict=True) if one is not None]
+            if not kept:  # the paper left all of them empty
+                return []
             all_draws = [draws for _, draws in kept]
+            name = f"{kind} of {', '.join(draws.cell.name for draws in all_draws)}"
             over = metrics.aggregate(kind, [np.array([one.value]) for one, _ in kept])[0]
             ids = tuple(number for one, _ in kept for number in one.ids)
             numbers = tuple(Published(float(value), kept[0][0].source, ids=ids) for value in over)

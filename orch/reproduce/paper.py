@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from orch.reproduce.tables import Table, TableRow, read_table
 FOLDER = "papers"
 UNKNOWN = "E352"
 UNFIT = "E353"
+MOST_CELLS = 20_000  # of a grid
 GRIDDED = ("step_time", "speedup", "throughput", "bytes", "count", "ordering", "holds")
 
 
@@ -93,6 +95,9 @@ def load(path: Path) -> Paper:
             _check_claim(paper, claim, (section, str(index)))
     for index, defect in enumerate(spec.defects):
         _known(paper, defect.experiment, spec.experiments, "experiment", ("defects", str(index), "in"))
+        if any(defect.id == other.id for other in spec.defects[:index]):
+            at = _at(paper, ("defects", str(index), "id"))
+            raise OrchError(f"the id {quoted(defect.id)} stands here twice", code=UNFIT, where=at, hint="rename one")
     return paper
 
 
@@ -100,7 +105,12 @@ def recipe_path(paper: Paper, experiment: str) -> Path:
     """Return the recipe of an experiment: a path from the paper's file, or a name."""
     text = paper.spec.experiments[experiment].recipe
     node = paper.tree.find(("experiments", experiment, "recipe")) or paper.tree
-    return locate(text, [paper.path.parent], node.where)
+    path = locate(text, [paper.path.parent], node.where)
+    if not path.is_file():
+        beside = [other.name for other in path.parent.glob("*") if other.suffix in registry.SUFFIXES]
+        hint = did_you_mean(path.name, beside) or "paths count from the folder of the file that holds them"
+        raise OrchError(f"recipe {quoted(text)}: there is no such file", code="E100", where=node.where, hint=hint)
+    return path
 
 
 def rows(paper: Paper, cells: Cells, only: Mapping[str, Any] | None = None) -> list[TableRow]:
@@ -139,6 +149,10 @@ def _check_experiments(paper: Paper) -> None:
         if cells is not None and experiment.grid is not None:
             at = _at(paper, ("experiments", name, "grid"))
             raise OrchError("has cells of a table and a grid", code=UNFIT, where=at, hint="keep one")
+        if experiment.grid is not None and (size := prod(map(len, experiment.grid.axes.values()))) > MOST_CELLS:
+            at = _at(paper, ("experiments", name, "grid", "axes"))
+            message = f"the grid has {size:,} cells; at most {MOST_CELLS:,} are run"
+            raise OrchError(message, code=UNFIT, where=at, hint="state fewer values")
         if cells is None:
             continue
         path = ("experiments", name, "cells")
@@ -179,6 +193,15 @@ def _check_claim(paper: Paper, claim: Claim, path: tuple[str, ...]) -> None:
         raise refuse("needs one stack as `of`; ordering needs a list", "of: STACK, or of: [FASTEST, .., SLOWEST]", "of")
     if isinstance(claim.of, list) and len(claim.of) < 2:
         raise refuse("orders fewer than two stacks", "of: [FASTEST, .., SLOWEST]", "of")
+    named = {key: [one] if isinstance(one, str) else one or [] for key, one in (("of", claim.of), ("over", claim.over))}
+    key, twice = next(((key, one) for key, some in named.items() for one in some if some.count(one) > 1), ("", ""))
+    if twice:
+        raise refuse(f"names stack {quoted(twice)} twice in `{key}`", "keep one", key)
+    # Of several the fastest counts, and that may be itself.
+    if named["of"] == named["over"] or (claim.metric == "holds" and named["of"][0] in named["over"]):
+        raise refuse(f"compares stack {quoted(named['of'][0])} with itself", "over: ANOTHER STACK", "over")
+    if claim.metric == "ordering" and claim.over is not None:
+        raise refuse("orders the stacks of `of`, and compares with no other", "remove `over`", "over")
     if claim.over == [] or (claim.metric in ("speedup", "holds") and claim.over is None):
         raise refuse(f"has a {claim.metric} without `over`", "over: STACK", "metric")
     if isinstance(claim.over, list) and claim.metric not in ("holds", "speedup"):
@@ -232,3 +255,5 @@ def _check_published(paper: Paper, claim: Claim, path: tuple[str, ...], refuse: 
         raise refuse("publishes a number that is not above 0", "times, bytes and ratios are", "published")
     if isinstance(value, list) and len(value) != 2:
         raise refuse("has a range that is no pair", "published: [LOWEST, HIGHEST]", "published")
+    if isinstance(value, list) and value[0] > value[1]:
+        raise refuse("has a range that begins at its end", "published: [LOWEST, HIGHEST]", "published")

@@ -80,6 +80,8 @@ class Evidence(Section):
     def _one(self) -> Evidence:
         if sum(form is not None for form in (self.value, self.range, self.table)) != 1:
             raise ValueError("must hold exactly one of value, range, table")
+        if self.range is not None and self.range[0] > self.range[1]:
+            raise ValueError("has a range that begins at its end: range: [LOWEST, HIGHEST]")
         if (self.table is None) != (self.values is None):
             raise ValueError("needs values beside table: step_time or throughput" if self.table else "has no table")
         return self

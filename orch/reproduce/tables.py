@@ -66,7 +66,8 @@ def read_table(path: Path, where: Position) -> Table:
         hint = "paths count from the folder of the file that holds them"
         raise OrchError(f"there is no table {quoted(name)}", code=CODE, where=where, hint=hint) from None
     except (OSError, ValueError) as error:
-        raise OrchError(f"the table {quoted(name)} cannot be read: {error}", code=CODE, where=where) from None
+        why = (error.strerror if isinstance(error, OSError) else "it is no text in UTF-8") or str(error)
+        raise OrchError(f"the table {quoted(name)} cannot be read: {why}", code=CODE, where=where) from None
     lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip() and not line.startswith("#")]
     if len(lines) < 2:
         raise OrchError("the table has no rows", code=CODE, where=Position(name), hint="a header, then a row a line")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +12,7 @@ from typing import Any, Literal
 from orch.errors import OrchError, RunError
 from orch.experiment.show import Terminal
 from orch.recipe import Recipe
+from orch.recipe.overrides import is_override
 from orch.recipe.sweep import Sweep
 from orch.sweep import code, figures
 from orch.sweep.cells import surroundings
@@ -20,15 +20,15 @@ from orch.sweep.deadline import until
 from orch.sweep.driver import Cells, Driver, Evaluate
 from orch.sweep.metrics import Sought
 from orch.sweep.opening import Answer, Surroundings, open_study
+from orch.sweep.pruning import refuse_pruner
+from orch.sweep.rehearsal import rehearse
 from orch.sweep.results import Document, document
 from orch.sweep.samplers import Samplers, pruner_of
 from orch.sweep.settings import Settings, frame_facts
 from orch.sweep.study import COMPLETE, FAILED, INFEASIBLE, Plan, Record, Store, journal_path
 from orch.sweep.view import View
-from orch.track import state
-from orch.track.directory import Facts, RunDirectory, slug
 from orch.track.settings import runs_root
-from orch.track.tracker import RunLog, Tracker
+from orch.track.tracker import RunLog
 
 DEFAULT_TRIALS = 40
 SIMULATED = "simulated"
@@ -75,14 +75,15 @@ class Sweeping:
 
 @contextmanager
 def placed(recipe: Recipe, *keys: str) -> Iterator[None]:
-    """Have an OrchError that knows no place stand at the first of these keys that the recipe's sweep has."""
+    """Have an OrchError that knows no place stand at the first of these keys that the recipe's sweep says; a dot leads in."""
     try:
         yield
     except OrchError as error:
-        nodes = (recipe.tree.find(("sweep", key)) for key in keys)
-        node = next((node for node in nodes if node is not None), None)
-        if node is not None and error.code in ("E243", "E632", "E633"):
-            error.at(node.place)
+        nodes = (recipe.tree.find(("sweep", *key.split("."))) for key in keys)
+        said = (node.place for node in nodes if node is not None)
+        place = next((place for place in said if place.line is not None or is_override(place)), None)
+        if place is not None and error.code in ("E243", "E632", "E633", "E638"):
+            error.at(place)
         raise
 
 
@@ -95,6 +96,12 @@ def opened(doing: Sweeping, mode: str, on: str | None, here: bool = True) -> tup
         samplers = Samplers(sweep_of.sampler, sweep_of.seed, recipe.space)
     with placed(recipe, "pruner"):
         pruner_of(sweep_of.pruner)
+        refuse_pruner(doing.sought, sweep_of.pruner)
+    directions = [objective.direction for objective in doing.sought.objectives]
+    with placed(recipe, "sampler", "pruner"):
+        rehearse(sweep_of.sampler, sweep_of.pruner, recipe.space, directions)
+    with placed(recipe, "deadline"):
+        until(sweep_of.deadline)
     plan = Plan(name, sweep_of.storage or str(place), recipe.space, doing.sought, samplers, sweep_of.pruner)
     texts = code.sources(recipe)
     around = surroundings(recipe, mode, on, here, texts)
@@ -199,57 +206,20 @@ def again(store: Store) -> None:
 
 def finish(doing: Sweeping, store: Store, run: RunLog, more: Mapping[str, Any]) -> Document:
     """Keep the results and return them, with where they are."""
-    records = current(store.records())
+    every = store.records()
+    records = current(every)
     mode = next((record.about.mode for record in records if record.about.mode), "")
     found = document(store.plan.name, mode, records, doing.sought, {"storage": store.plan.storage, **more})
     for name, text in figures.texts(found).items():
         run.write(f"figures/{name}.csv", text)
     run.finish(found | {"complete": not more.get("stopped")})
-    return found | {"run_dir": str(run.path) if run.path else None, "parent_run_id": run.parent_run_id}
+    finished = sum(record.finished for record in every)
+    return found | {
+        "run_dir": str(run.path) if run.path else None, "parent_run_id": run.parent_run_id, "finished": finished,
+    }  # fmt: skip
 
 
 def current(records: Sequence[Record]) -> list[Record]:
     """Return the trials that count: those that no later one replaces."""
     replaced = {record.about.replaces for record in records if record.finished}
     return [record for record in records if record.number not in replaced]
-
-
-RUN = "run"
-
-
-@contextmanager
-def run_of(doing: Sweeping, store: Store, mode: str, on: str | None = None) -> Iterator[RunLog]:
-    """Open the run of a study: the one it has, taken up where it ended; one beside it while another driver is at work in
-    that. Raises OrchError when no directory can be made.
-    """
-    tracker, own = Tracker(doing.root, enabled=doing.asked.track), _own_run(doing, store)
-    settled = None if own is None else state.settle(own.path)
-    with ExitStack() as runs:
-        run: RunLog | None = None
-        if own is not None and settled is not None and not settled.is_open:
-            try:
-                run = runs.enter_context(tracker.take_up(own))
-            except OrchError as error:
-                if error.code != "E820":
-                    raise  # else another driver was faster
-        if run is None:
-            facts = _facts(doing, mode, on)
-            run = runs.enter_context(tracker.run(facts, doing.recipe.resolved(), doing.recipe.origins()))
-            if settled is None and run.path is not None:
-                store.keep(RUN, run.path.name)
-        yield run
-
-
-def _own_run(doing: Sweeping, store: Store) -> RunDirectory | None:
-    """Return the run that the study's first invocation made, None before that; it may be gone."""
-    name = store.kept(RUN) if doing.asked.track else None
-    return None if name is None else RunDirectory(doing.root.resolve() / slug(doing.recipe.name) / str(name))
-
-
-def _facts(doing: Sweeping, mode: str, on: str | None) -> Facts:
-    """Return what is known of the sweep's run when it starts."""
-    return Facts(
-        doing.recipe.name, mode, (), seeds=doing.recipe.seeds, baseline=doing.recipe.baseline.name,
-        command=tuple(sys.argv), origin=str(doing.recipe.path),
-        extra={"sweep": doing.name(mode), **({} if on is None else {"on": on})},
-    )  # fmt: skip

@@ -7,13 +7,15 @@ from orch.experiment.show import Terminal
 from orch.recipe import load
 from orch.recipe.sweep import LEARNED
 from orch.sweep import confirm
-from orch.sweep.doing import SIMULATED, Asked, Sweeping, current, drive, finish, opened, placed, run_of
+from orch.sweep.doing import SIMULATED, Asked, Sweeping, current, drive, finish, opened, placed
 from orch.sweep.driver import Found
 from orch.sweep.metrics import Sought
 from orch.sweep.results import Document
 from orch.sweep.settings import Settings, Trial
+from orch.sweep.sharing import in_run
 from orch.sweep.simulated import Simulator
 from orch.sweep.study import Ticket, best_of
+from orch.track.tracker import RunLog
 
 
 def sweep(asked: Asked, terminal: Terminal) -> Document:
@@ -25,8 +27,10 @@ def sweep(asked: Asked, terminal: Terminal) -> Document:
     settings = Settings(recipe, asked.overrides)
     doing = Sweeping(asked, recipe, recipe.sweep, Sought.of(recipe.sweep), settings, terminal)
     if asked.simulate:
-        with placed(recipe, "minimize", "maximize"):
-            _refuse_learned(doing.sought)
+        for name in doing.sought.learned:
+            sought = [key for key in ("minimize", "maximize") if name in getattr(recipe.sweep, key)]
+            with placed(recipe, *sought, f"constraints.{name}"):
+                _refuse_learned(name)
         settings.refuse_impossible()
         return _simulated(doing)
     from orch.sweep.measured import measure
@@ -34,25 +38,26 @@ def sweep(asked: Asked, terminal: Terminal) -> Document:
     return measure(doing)
 
 
-def _refuse_learned(sought: Sought) -> None:
-    if sought.learned:
-        message = f"a simulation cannot tell {sought.learned[0]}: only training can"
-        told = ", ".join(name for name in ("step_time", "throughput", "memory") if name not in LEARNED)
-        raise OrchError(message, code="E243", hint=f"seek what a plan can tell, such as {told}; or run it with --on")
+def _refuse_learned(name: str) -> None:
+    message = f"a simulation cannot tell {name}: only training can"
+    told = ", ".join(other for other in ("step_time", "throughput", "memory") if other not in LEARNED)
+    raise OrchError(message, code="E243", hint=f"seek what a plan can tell, such as {told}; or run it with --on")
 
 
 def _simulated(doing: Sweeping) -> Document:
     """Search in simulation, keep the study as a run."""
     store, cells = opened(doing, SIMULATED, None)
-    with run_of(doing, store, SIMULATED) as run:
+    simulator = Simulator(doing.sought.metrics)
+
+    def evaluate(ticket: Ticket, trial: Trial) -> Found:
+        return Found(simulator.values(trial))
+
+    def work(run: RunLog) -> Document:
         run.start()
-        simulator = Simulator(doing.sought.metrics)
-
-        def evaluate(ticket: Ticket, trial: Trial) -> Found:
-            return Found(simulator.values(trial))
-
         more: dict[str, object] = {"stopped": drive(doing, store, cells, evaluate, run)}
         best = best_of(current(store.records()), doing.sought)
         if best is not None and doing.sweep.confirm:
             more["confirmed"] = confirm.simulated(doing.settings, simulator, best.params, doing.sought)
         return finish(doing, store, run, more)
+
+    return in_run(doing, store, SIMULATED, None, work)

@@ -19,14 +19,13 @@ from orch.sweep.doing import (
     drive,
     finish,
     opened,
-    placed,
-    run_of,
     total_of,
 )
 from orch.sweep.driver import Found
 from orch.sweep.metrics import Sought
 from orch.sweep.results import Document
 from orch.sweep.settings import Trial
+from orch.sweep.sharing import Guest, in_run
 from orch.sweep.simulated import Simulator
 from orch.sweep.study import Record, Store, Ticket, best_of, feasible
 from orch.track.tracker import RunLog
@@ -49,23 +48,23 @@ def measure(doing: Sweeping) -> Document:
     doing.settings.refuse_impossible()
     store, cells = opened(doing, mode_of(on), on, on in HERE)
     cells.store = CellStore(doing.root)
-    with run_of(doing, store, mode_of(on), on) as run:
+
+    def work(run: RunLog) -> Document:
         if doing.sweep.simulate_first is not None:
             _simulate_first(doing, store)
         with torch_loading(on):
             return _trials(doing, on, store, cells, run)
 
+    return in_run(doing, store, mode_of(on), on, work)
+
 
 def _trials(doing: Sweeping, on: str, store: Store, cells: Any, run: RunLog) -> Document:
     from orch.sweep import confirm
     from orch.sweep.pruning import Pruning
-    from orch.sweep.real import Bench, refuse_course
+    from orch.sweep.real import Bench
 
     sought, sweep = doing.sought, doing.sweep
-    with placed(doing.recipe, "pruner"):
-        refuse_course(sought, next(iter(sweep.pruner)))
-        pruning = Pruning(store, sought, sweep.pruner)
-    bench = Bench(on, sought, run.path, pruning, exclusive=sweep.measure == "exclusive")
+    bench = Bench(on, sought, run.path, Pruning(store, sought, sweep.pruner), exclusive=sweep.measure == "exclusive")
     run.start()
     doing.terminal.stage(f"{store.plan.name}: {total_of(doing, store)} trials on {on}")
     more: dict[str, Any] = {"stopped": drive(doing, store, cells, bench, run, bench.abort)}
@@ -73,7 +72,9 @@ def _trials(doing: Sweeping, on: str, store: Store, cells: Any, run: RunLog) -> 
     best = best_of(records, sought)
     if sweep.simulate_first is not None:
         more["agreement"] = agreement(records, sought.objectives[0])
-    if best is not None and sweep.confirm and not more["stopped"] and doing.asked.only is None:
+    # Where others are still at work, whoever leaves last measures the best again.
+    ends = not isinstance(run, Guest) and not more["stopped"] and doing.asked.only is None
+    if best is not None and sweep.confirm and ends:
         kept, recipe = store.kept(CONFIRMED), confirm.pair(doing.settings, best.params)
         if kept is not None and kept["number"] == best.number:
             more[CONFIRMED] = kept["found"]

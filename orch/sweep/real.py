@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from orch.errors import OrchError, RunError
+from orch.errors import RunError
 from orch.experiment.execute import Execution
 from orch.experiment.invoke import open_gang, refuse
 from orch.experiment.known import Known
@@ -34,9 +34,6 @@ from orch.sweep.pruning import Pruning
 from orch.sweep.settings import Trial, reduced
 from orch.sweep.study import Ticket
 from orch.track.trials import TrialLog
-
-COURSE = ("step_time", "throughput", "loss", "val_loss", "val_accuracy")
-"""Metrics that are known after every block; of the others only the end tells."""
 
 
 @dataclass
@@ -173,7 +170,7 @@ def _facts(recipe: Recipe, mode: str, sweep: str) -> dict[str, Any]:
 
 
 def course_of(trained: Trained, metric: str, recipe: Recipe) -> float:
-    """Return a metric after the blocks so far."""
+    """Return a metric of `pruning.COURSE` after the blocks so far."""
     if metric in ("step_time", "throughput"):
         seconds = median(trained.block_times_s)
         samples = recipe.layout.readers * recipe.batch_per_worker(trained.stack)
@@ -212,11 +209,3 @@ def metrics_of(outcome: Outcome, stack: str, sought: Sought) -> dict[str, float]
 
 def _exposed_s(parts: dict[str, float] | None) -> float | None:
     return None if parts is None else sum(seconds for name, seconds in parts.items() if name.startswith("exposed"))
-
-
-def refuse_course(sought: Sought, pruner: str) -> None:
-    """Refuse a pruner where an objective is known at the end only. Raises OrchError (E632)."""
-    unknown = [objective.metric for objective in sought.objectives if objective.metric not in COURSE]
-    if pruner != "NopPruner" and unknown:
-        message = f"{pruner} cannot judge {unknown[0]} before the end of a trial"
-        raise OrchError(message, code="E632", hint=f"seek one of {', '.join(COURSE)}, or leave the pruner out")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import signature
 from typing import Any
@@ -95,7 +96,9 @@ def _made(module: Any, name: str, arguments: Mapping[str, Any]) -> Any:
     kind = getattr(module, name)
     try:
         _refuse_types(kind, arguments)
-        return kind(**arguments)
+        with warnings.catch_warnings():  # what Optuna calls experimental the user has asked for by name
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            return kind(**arguments)
     except (ImportError, TypeError, ValueError) as error:
         raise refused(name, module.__name__.split(".")[-1], error) from None
 
@@ -133,10 +136,14 @@ def seed_of(seed: int, number: int) -> int:
 
 def cells(space: Sequence[Parameter]) -> Iterator[dict[str, Any]]:
     """Yield every combination of a space whose values can be counted, conditions kept. Raises OrchError (E632)."""
-    endless = next((parameter for parameter in space if parameter.steps() is None), None)
+    endless = next((parameter for parameter in space if parameter.count is None), None)
     if endless is not None:
         message = f"a grid needs values that can be counted: {endless.path} has a range without a step"
         raise OrchError(message, code="E632", where=endless.where, hint="give choices, or a step")
+    many = next((parameter for parameter in space if (parameter.count or 0) > MOST_CELLS), None)
+    if many is not None:
+        message = f"a grid of at most {MOST_CELLS:,} cells can be run: {many.path} alone has {many.count:,} values"
+        raise OrchError(message, code="E632", where=many.where, hint="give a larger step, or sample it instead")
     yield from _cells(space, {}, [0])
 
 
@@ -148,9 +155,11 @@ def _cells(space: Sequence[Parameter], chosen: dict[str, Any], count: list[int])
         yield dict(chosen)
         return
     parameter, rest = space[0], space[1:]
-    for value in (parameter.steps() or ()) if parameter.active(chosen) else (None,):
-        given = chosen if value is None and not parameter.active(chosen) else {**chosen, parameter.path: value}
-        yield from _cells(rest, given, count)
+    if not parameter.active(chosen):
+        yield from _cells(rest, chosen, count)
+        return
+    for value in parameter.steps():
+        yield from _cells(rest, {**chosen, parameter.path: value}, count)
 
 
 class Enumerated(BaseSampler):
@@ -216,3 +225,19 @@ def from_category(parameter: Parameter, category: Any) -> Any:
     """Return the choice that `as_category` was given."""
     same = (v for v in parameter.choices if as_category(v) == category and type(as_category(v)) is type(category))
     return next(same, category)
+
+
+def chosen_of(parameter: Parameter, value: Any) -> Any:
+    """Return what Optuna keeps of a parameter as a recipe writes it."""
+    return from_category(parameter, value) if parameter.choices else parameter.written(value)
+
+
+def suggested(
+    trial: optuna.Trial, space: Sequence[Parameter], distributions: Mapping[str, BaseDistribution]
+) -> dict[str, Any]:
+    """Return what the sampler of a trial's study chooses for it, conditions kept."""
+    chosen: dict[str, Any] = {}
+    for parameter in space:
+        if parameter.active(chosen):
+            chosen[parameter.path] = chosen_of(parameter, trial._suggest(parameter.path, distributions[parameter.path]))
+    return chosen

@@ -23,6 +23,8 @@ from orch.technique import Knobs
 
 Chosen = Mapping[str, Any]
 _KEPT = 512
+_CORNERS = 8
+"""Of each stack, how many corners of the space are tried before a sweep in which none can be is refused."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,27 @@ class Settings:
                 except OrchError as error:
                     message = f"{parameter.path}={value}: {error.message}"
                     raise OrchError(message, code=error.code, where=parameter.where, hint=error.hint) from None
+        self._refuse_together()
+
+    def _refuse_together(self) -> None:
+        """Raise the OrchError of settings of which no corner of the space can be: what excludes one another always."""
+        space, faults = self.recipe.space, list[OrchError]()
+        for name in self._by_path[STACK].choices:
+            for corner in range(_CORNERS):
+                chosen: dict[str, Any] = {STACK: name}
+                for place, parameter in enumerate(space):
+                    if parameter.path != STACK and parameter.active(chosen):
+                        ends = parameter.ends()
+                        chosen[parameter.path] = ends[-(corner >> place & 1)]
+                try:
+                    self.trial(chosen)
+                except OrchError as error:
+                    faults.append(error)
+                else:
+                    return
+        message = f"no setting that the sweep varies can be with the others: {faults[0].message}"
+        node = self.recipe.tree.find(("sweep", "over")) or self.recipe.tree
+        raise OrchError(message, code=faults[0].code, where=node.place, hint=faults[0].hint)
 
     def trial(self, chosen: Chosen) -> Trial:
         """Return the recipe of what was chosen: {path: value as a recipe writes it}. Raises OrchError where it cannot be."""
@@ -84,7 +107,9 @@ class Settings:
     def _frame(self, rest: Chosen) -> Recipe:
         if not rest:
             return self.recipe
-        texts = [f"{path}={json.dumps(value)}" for path, value in rest.items()]
+        # The whole before its parts, in whatever order the recipe varies them.
+        whole_first = sorted(rest, key=lambda path: len(self._by_path[path].keys))
+        texts = [f"{path}={json.dumps(rest[path])}" for path in whole_first]
         key = "\n".join(texts)
         if key not in self._frames:
             if len(self._frames) >= _KEPT:

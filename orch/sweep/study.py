@@ -23,7 +23,7 @@ from orch.errors import OrchError
 from orch.recipe.space import Parameter
 from orch.sweep.journal import Journal, locked
 from orch.sweep.metrics import Sought, key
-from orch.sweep.samplers import Samplers, distribution, from_category, pruner_of, refused
+from orch.sweep.samplers import Samplers, chosen_of, distribution, pruner_of, refused, suggested
 from orch.track.directory import slug
 from orch.track.state import Owner
 
@@ -139,7 +139,7 @@ class Store:
         self._alive: dict[str, bool] = {}
         self._distributions = {parameter.path: distribution(parameter) for parameter in plan.space}
         storage = storage_of(plan.storage)
-        with self._alone():
+        with self.alone():
             self._study = self._open(storage, facts)
         self._storage: BaseStorage = self._study._storage
         self._id = self._study._study_id
@@ -178,7 +178,7 @@ class Store:
 
         `new` False: only what was left. None: there is nothing to begin.
         """
-        with self._lock, self._alone():
+        with self._lock, self.alone():
             frozen = self._left()
             if frozen is None:
                 if not new or (total is not None and self.count() >= total):
@@ -191,7 +191,7 @@ class Store:
             if attempts > 1:
                 trial.set_user_attr("orch.attempts", attempts)
             try:
-                chosen = self._chosen(trial)
+                chosen = suggested(trial, self.plan.space, self._distributions)
             except (ImportError, TypeError, ValueError) as error:  # of the sampler: nothing else decides here
                 self._storage.set_trial_state_values(frozen._trial_id, TrialState.WAITING)
                 raise refused(self.plan.samplers.name, "samplers", error) from error
@@ -199,7 +199,7 @@ class Store:
 
     def enqueue(self, params: Mapping[str, Any], **attributes: Any) -> int:
         """Add a trial with these parameters (as Optuna keeps them), to be run by whoever asks next; return its number."""
-        with self._lock, self._alone():
+        with self._lock, self.alone():
             frozen = create_trial(
                 state=TrialState.WAITING, system_attrs={"fixed_params": dict(params)},
                 user_attrs={f"orch.{name}": value for name, value in attributes.items()},
@@ -223,6 +223,10 @@ class Store:
         """Return how many trials the study has; one that another replaces does not count."""
         frozen = self._study.get_trials(deepcopy=False)
         return len(frozen) - sum("orch.replaces" in trial.user_attrs for trial in frozen)
+
+    def count_finished(self) -> int:
+        """Return how many trials are finished, replaced ones included."""
+        return sum(trial.state.is_finished() for trial in self._study.get_trials(deepcopy=False))
 
     def left(self) -> int:
         """Return how many trials are not finished."""
@@ -258,16 +262,6 @@ class Store:
             # What another host runs cannot be seen from here: it counts as alive.
             self._alive[name] = Owner(**owner).alive is not False
         return self._alive[name]
-
-    def _chosen(self, trial: optuna.Trial) -> dict[str, Any]:
-        chosen: dict[str, Any] = {}
-        for parameter in self.plan.space:
-            if parameter.active(chosen):
-                value = trial._suggest(parameter.path, self._distributions[parameter.path])
-                chosen[parameter.path] = (
-                    from_category(parameter, value) if parameter.choices else parameter.written(value)
-                )
-        return chosen
 
     # -- telling -----------------------------------------------------------------------------------------------------------
 
@@ -324,11 +318,7 @@ class Store:
         state = _BY_OPTUNA[frozen.state]
         about = About(**{"state": state, **kept}) if frozen.state.is_finished() else About(state)
         by_path = {parameter.path: parameter for parameter in self.plan.space}
-        params = {
-            path: (from_category(by_path[path], value) if by_path[path].choices else by_path[path].written(value))
-            for path, value in frozen.params.items()
-            if path in by_path
-        }
+        params = {path: chosen_of(by_path[path], value) for path, value in frozen.params.items() if path in by_path}
         return Record(frozen.number, about.state, params, about, frozen.user_attrs.get("orch.predicted", {}))
 
     def raw_params(self, number: int) -> dict[str, Any]:
@@ -336,7 +326,8 @@ class Store:
         return dict(self._study.get_trials(deepcopy=False)[number].params)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def alone(self) -> Iterator[None]:
+        """Keep other drivers below the same directory of runs from asking for a trial, or opening the run, meanwhile."""
         with locked(self._turn):
             yield
 

@@ -20,7 +20,7 @@ class View:
         self._terminal = terminal
         self._sought = sought
         self._total = total
-        self._states = Counter(record.state for record in earlier if record.finished)
+        self._ended = {record.number: record.state for record in earlier if record.finished}
         self._best = best_of(earlier, sought)
         self._done = 0
         self._began = time.monotonic()
@@ -30,7 +30,9 @@ class View:
         """Take in a trial that ended, None for one that began; `running` are at work now."""
         if record is not None:
             self._done += 1
-            self._states[record.state] += 1
+            self._ended[record.number] = record.state
+            if record.about.replaces is not None:
+                self._ended.pop(record.about.replaces, None)
             if record.state == COMPLETE:
                 self._best = best_of([*([self._best] if self._best else []), record], self._sought)
         now = time.monotonic()
@@ -40,11 +42,11 @@ class View:
 
     def text(self, now: float, running: int) -> str:
         """Return the line: done of total, best so far, running, how the others ended, time left."""
-        done = sum(self._states.values())
+        states, done = Counter(self._ended.values()), len(self._ended)
         parts = [f"{done} of {self._total} trials" if self._total else f"{done} trials"]
         if self._best is not None:
             parts.append(f"best {self._text(self._best)}")
-        counts: dict[str, int] = {"running": running, **{k: v for k, v in self._states.items() if k != COMPLETE}}
+        counts: dict[str, int] = {"running": running, **{k: v for k, v in states.items() if k != COMPLETE}}
         parts += [f"{number} {state}" for state, number in counts.items() if number]
         if self._total and self._done:
             left = (now - self._began) / self._done * max(0, self._total - done)

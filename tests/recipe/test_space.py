@@ -28,14 +28,28 @@ def test_numbers_are_whole_where_both_ends_are(changed) -> None:
     )
     assert found["train.steps"].whole
     assert not found["train.optimizer.adamw.lr"].whole
-    assert found["train.steps"].steps() == tuple(range(1, 10))
-    assert found["train.optimizer.adamw.lr"].steps() is None
+    assert list(found["train.steps"].steps()) == list(range(1, 10))
+    assert (found["train.steps"].count, found["train.optimizer.adamw.lr"].count) == (9, None)
 
 
 def test_a_step_that_does_not_fit_lowers_the_end(changed) -> None:
     found = space(changed, "{stack: [both], techniques.squeeze.share: {low: 0, high: 1.0, step: 0.3}}")
     assert found["techniques.squeeze.share"].high == pytest.approx(0.9)
-    assert found["techniques.squeeze.share"].steps() == pytest.approx((0.0, 0.3, 0.6, 0.9))
+    assert list(found["techniques.squeeze.share"].steps()) == pytest.approx([0.0, 0.3, 0.6, 0.9])
+
+
+def test_values_are_counted_without_being_made(changed) -> None:
+    found = space(changed, "{stack: [merged], techniques.together.size: {low: 0B, high: 1GiB}}")
+    size = found["techniques.together.size"]
+    assert size.count == 2**30 + 1
+    assert next(size.steps()) == "0B"
+
+
+def test_a_condition_may_wait_for_a_value_of_a_range(changed) -> None:
+    over = "{stack: [merged], techniques.together.size: {low: 1MiB, high: 8MiB, step: 1MiB}, train.steps: {choices: [1, 2], when: {techniques.together.size: [2MiB, 4096KiB]}}}"  # noqa: E501
+    found = space(changed, over)["train.steps"]
+    assert found.when == (("techniques.together.size", ("2097152B", "4194304B")),)
+    assert found.active({"techniques.together.size": "4194304B"})
 
 
 def test_a_technique_gives_its_own_ranges(changed) -> None:
@@ -100,10 +114,50 @@ def test_a_recipe_with_one_stack_beside_its_baseline_needs_no_stack(changed) -> 
             "{stack: auto, train.steps: {low: 1, high: 3, choices: [1]}}",
             "must hold either choices or a range, not both",
         ),
-        ("{stack: auto, techniques.together.size: {low: 1KiB, high: 5}}", "does not fit a range; write numbers"),
-        ("{stack: auto, techniques.together.size: {low: 1KiB, high: 5ms}}", "does not fit a range; write numbers"),
+        ("{stack: [[plain]]}", "is no stack of this recipe; did you mean plain? [E233]"),
+        ("{stack: [{plain: {}}]}", "is no stack of this recipe"),
+        ("{stack: auto, train.steps: {low: 5, high: 3}}", "train.steps: high must be above low; swap them [E241]"),
+        ("{stack: auto, train.optimizer.adamw.lr: {low: .nan, high: 1}}", "low is no finite number"),
+        ("{stack: auto, train.optimizer.adamw.lr: {low: 0, high: .inf}}", "high is no finite number"),
+        ("{stack: auto, train.optimizer.adamw.lr: [1, .inf]}", "has a choice that is no finite number"),
+        ("{stack: auto, train.optimizer.adamw.lr: {low: -1.0e308, high: 1.0e308}}", "wider than any number"),
+        (
+            "{stack: auto, train.steps: {choices: [1], when: {stack: []}}}",
+            "train.steps is never varied: no value of stack meets all its conditions",
+        ),
+        (
+            "{stack: auto, train.precision: {choices: [fp16, bf16], when: {stack: plain}},"
+            " train.steps: {choices: [1], when: {train.precision: fp16, stack: both}}}",
+            "train.steps is never varied: no value of stack meets all its conditions; loosen its `when`, or drop it [E242]",
+        ),
+        (
+            "{stack: auto, train.optimizer.adamw.lr: {low: 0.1, high: 0.2},"
+            " train.steps: {choices: [1], when: {train.optimizer.adamw.lr: 0.15}}}",
+            "to be 0.15, which a range of any values hardly ever is; give that range a step, or choices [E242]",
+        ),
+        (
+            "{stack: auto, techniques.squeeze.rank: {low: 1, high: 8},"
+            " train.steps: {choices: [1], when: {techniques.squeeze.rank: 9}}}",
+            "to be 9, which is no value of its range; 1 to 8 [E242]",
+        ),
+        (
+            "{stack: [both], techniques.squeeze.rank: [1, 2], stacks.both.squeeze.rank: [3, 4]}",
+            "stacks.both.squeeze.rank and techniques.squeeze.rank vary one knob of stack 'both'; keep one",
+        ),
+        (
+            "{stack: auto, train.steps: aut}",
+            "must be choices [a, b], a range {low: .., high: ..}, or auto; it is 'aut'",
+        ),
+        (
+            "{stack: auto, techniques.together.size: {low: 1KiB, high: 5}}",
+            "low 1KiB, high 5: these do not make a range; write numbers",
+        ),
+        (
+            "{stack: auto, techniques.together.size: {low: 1KiB, high: 5ms}}",
+            "low 1KiB, high 5ms: these do not make a range",
+        ),
         ("{stack: auto, train.steps: []}", "must have at least 1 entry"),
-        ("{stack: auto, train.steps: 5}", "must be a mapping"),
+        ("{stack: auto, train.steps: 5}", "must be choices [a, b], a range {low: .., high: ..}, or auto; it is 5"),
         ("{stack: auto, train.steps: [1, 1]}", "train.steps has the choice 1 twice"),
         (
             "{stack: auto, train.steps: {choices: [1], when: {train.lr: 1}}}",

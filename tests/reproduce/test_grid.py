@@ -134,6 +134,15 @@ def test_what_does_not_fit_is_left_out_and_claims_say_how_many_layers_they_are_a
         ),
         (("    grid:\n", "    cells: {table: t}\n    grid:\n"), "has cells of a table and a grid"),
         (("model.hidden: [8, 64]", "model.width: [8, 64]"), "model.width"),
+        (("model.hidden: [8, 64]", "model.hidden: [wide]"), r"layers.yaml:\d+:\d+: .*hidden"),
+        (("model.hidden: [8, 64]", "model.hidden: [[8]]"), r"layers.yaml:\d+:\d+: .*hidden"),
+        (("batch_per_worker: [1, 4]", "batch_per_worker: [1, 1.5]"), r"batch_per_worker=1.5: must be a whole number"),
+        (
+            ("batch_per_worker: [1, 4]", "batch_per_worker: [0]"),
+            r"layers.yaml:\d+:\d+: .*must be a whole number, at least 1",
+        ),
+        (("batch_per_worker: [1, 4]", "batch_per_worker: [true, two]"), "must be a whole number"),
+        (("nothing: [{}, {}]", f"nothing: {[1] * 5001}"), "the grid has 40,008 cells; at most 20,000 are run"),
     ],
 )
 def test_a_grid_that_cannot_be_run_is_refused(

@@ -9,6 +9,7 @@ import pytest
 
 from orch.errors import OrchError
 from orch.reproduce.document import document, reproduce
+from orch.reproduce.evaluate import cells_of
 from orch.reproduce.judge import ClaimResult, Judge
 from orch.reproduce.lineage import Evidence
 from orch.reproduce.paper import Paper
@@ -197,3 +198,50 @@ def test_ranks_that_differ_are_refused(changed: Changed, more: str) -> None:
     paper = changed(recipe=("  devices_per_node: 1\n", f"  devices_per_node: 1\n  {more}\n"))
     with pytest.raises(OrchError, match=r"recipe.yaml: the cluster's ranks differ, or jitter.*E354"):
         only(paper)
+
+
+def test_an_aggregate_is_of_the_cells_that_the_paper_filled(changed, folder) -> None:
+    whole = "[{id: x, says: y, metric: speedup, of: one, over: wfbp, in: each, aggregate: mean, published: times}]"
+    table = (folder / "times.csv").read_text()
+    (folder / "times.csv").write_text(table.replace("tiny/fast,2,2,10,7", "tiny/fast,2,2,10,"))
+    (cell,) = only(changed(claims=whole)).cells
+    assert cell.name == "mean of small"
+    assert cell.published == pytest.approx((WFBP_S / ONE_S,))
+    (folder / "times.csv").write_text(table.replace("10,7", "10,").replace("11,9", "11,"))
+    result = only(changed(claims=whole))
+    assert (result.outcome, result.why) == (None, "the paper left every cell of it empty")
+
+
+def test_values_reach_a_recipe_as_the_paper_wrote_them(changed) -> None:
+    """A boolean in a mapping is no word of Python."""
+    given = "{train.optimizer: {sgd: {lr: 0.1, momentum: 0.5, nesterov: true}}, train.learning_rate: {}, seeds: [0, 1]}"
+    paper = changed(("small: {recipe: recipe.yaml}", f"small: {{recipe: recipe.yaml, set: {given}}}"))
+    recipe = Judge(paper).draws("small", cells_of(paper, "small")[0]).recipe
+    assert recipe.train.optimizer.sgd is not None
+    assert recipe.train.optimizer.sgd.nesterov is True
+    assert recipe.seeds == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("sections", "line"),
+    [
+        (
+            {"defects": "[{id: d, says: x, published: one, mended: nope, in: small, worse: 2}]"},
+            r"tiny\.yaml:\d+:\d+: the recipe .* has no stack 'nope'; did you mean one\?|its stacks: wfbp, one",
+        ),
+        (
+            {"defects": "[{id: d, says: x, published: one, mended: wfbp, in: small, worse: 2}, "
+             "{id: d, says: x, published: one, mended: wfbp, in: small, worse: 2}]"},
+            r"tiny\.yaml:\d+:\d+: the id 'd' stands here twice; rename one \[E353\]",
+        ),
+    ],
+)  # fmt: skip
+def test_a_defect_that_cannot_be_shown_is_refused_where_it_stands(changed, sections, line: str) -> None:
+    with pytest.raises(OrchError, match=line):
+        reproduce(changed(**sections))
+
+
+def test_a_choice_that_no_recipe_takes_is_refused_where_it_was_stated(changed) -> None:
+    choices = ("stacks:", "uncertain: {cluster.nodes: {choices: [2, two], source: x}}\nstacks:")
+    with pytest.raises(OrchError, match=r"recipe\.yaml:\d+:\d+: cluster.nodes=two: must be a whole number"):
+        reproduce(changed(recipe=choices))

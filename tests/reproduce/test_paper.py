@@ -44,7 +44,14 @@ def test_a_good_file_is_read(changed: Changed) -> None:
         ("orch: 1", "orch: 2", r"1:7: orch must be 1"),
         ("{compute.step:", "{compute.stpe:", r"11:\d+: compute\.stpe=4s: unknown key 'stpe' in compute; did you mean step\? \[E210\]"),
         ('"${step}s"', '"${stp}s"', r"11:\d+: .*times\.csv has no column 'stp'; did you mean step\? \[E352\]"),
-        ("recipe: recipe.yaml}", "recipe: recip.yaml}", r"there is no such file; did you mean recipe\.yaml\? \[E100\]"),
+        ("recipe: recipe.yaml}", "recipe: recip.yaml}", r"tiny\.yaml:\d+:\d+: recipe 'recip\.yaml': there is no such file; did you mean recipe\.yaml\? \[E100\]"),
+        ("over: wfbp, in: each", "over: one, in: each", r"14:\d+: claim 'c1' compares stack 'one' with itself; over: ANOTHER STACK \[E353\]"),
+        ("of: one, over: wfbp, in: each, published: times", "of: [one, wfbp, one], over: wfbp, in: each, published: times", r"14:\d+: claim 'c1' needs one stack"),
+        ("metric: speedup, of: one, over: wfbp, in: each, published: times", "metric: ordering, of: [one, wfbp, one], in: each, source: text", r"14:\d+: claim 'c1' names stack 'one' twice in `of`; keep one \[E353\]"),
+        ("metric: speedup, of: one, over: wfbp, in: each, published: times", "metric: ordering, of: [one, wfbp], over: one, in: each, source: text", r"14:\d+: claim 'c1' (compares|orders the stacks of `of`)"),
+        ("metric: speedup, of: one, over: wfbp, in: each, published: times", "metric: holds, of: one, over: [wfbp, one], in: each, source: text", r"14:\d+: claim 'c1' compares stack 'one' with itself"),
+        ("published: gain", "published: [1.3, 1.1], aggregate: range, source: text", r"15:\d+: claim 'c2' has a range that begins at its end; published: \[LOWEST, HIGHEST\] \[E353\]"),
+        ("value: 1.22", "range: [1.3, 1.1]", r"7:\d+: evidence\.gain has a range that begins at its end: range: \[LOWEST, HIGHEST\] \[E215\]"),
     ],
 )  # fmt: skip
 def test_a_bad_file_is_one_line(changed: Changed, old: str, new: str, message: str) -> None:

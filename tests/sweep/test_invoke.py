@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from orch.errors import OrchError, RunError
 from orch.experiment.show import Terminal
-from orch.sweep import doing
 from orch.sweep.doing import Asked
 from orch.sweep.invoke import sweep
 from orch.sweep.simulated import Simulator
-from orch.track import state
-from orch.track.directory import find_all
-from orch.track.tracker import Tracker
 
 
 def test_a_sweep_finds_the_best_and_keeps_every_trial(simulate, tmp_path) -> None:
@@ -35,30 +29,6 @@ def test_the_same_line_again_runs_nothing(simulate, monkeypatch) -> None:
     first = simulate("sweep.confirm=false")
     monkeypatch.setattr(Simulator, "values", lambda self, trial: pytest.fail("a trial was run twice"))
     assert simulate("sweep.confirm=false") == first
-
-
-def test_a_study_taken_up_again_goes_on_in_its_own_run(simulate, monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(doing, "Tracker", partial(Tracker, index=False))
-    first = simulate(trials=4, track=True)
-    again = simulate(trials=6, track=True)
-    assert first["run_dir"] == again["run_dir"]
-    (run,) = find_all(tmp_path / "runs")
-    numbers = [json.loads(line)["number"] for line in (run.path / "trials.jsonl").read_text().splitlines()]
-    assert numbers == list(range(6))
-    assert [end["status"] for end in run.facts["ended_before"]] == ["done"]
-    assert len(run.results["trials"]) == 6
-
-
-def test_a_study_begins_another_run_where_its_own_is_gone_or_at_work(simulate, monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(doing, "Tracker", partial(Tracker, index=False))
-    first = simulate(trials=2, track=True)["run_dir"]
-    state.write(Path(first), state.new("running"))  # as if this process drove it now
-    second = simulate(trials=3, track=True)["run_dir"]
-    assert second != first
-    shutil.rmtree(first)
-    third = simulate(trials=4, track=True)["run_dir"]
-    assert third not in (first, second)
-    assert simulate(trials=5, track=True)["run_dir"] == third
 
 
 def test_a_study_that_cannot_be_kept_is_a_line(search) -> None:

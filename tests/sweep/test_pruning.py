@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from orch.errors import OrchError
 from orch.sweep.metrics import Objective, Sought
-from orch.sweep.pruning import Pruning
+from orch.sweep.pruning import Pruning, refuse_pruner
 from orch.sweep.study import Ticket
 
 SOUGHT = Sought((Objective("step_time", False), Objective("val_accuracy", True)))
@@ -57,3 +58,17 @@ def test_a_percentile_says_how_many_must_dominate() -> None:
     strict = {"PercentilePruner": {"percentile": 90.0, "n_startup_trials": 1}}
     assert not Pruning(Courses(*THREE), SOUGHT, strict).ends(TICKET, 1, [3.0, 0.5])  # type: ignore[arg-type]
     assert Pruning(Courses(*THREE), SOUGHT, strict).ends(TICKET, 1, [10.0, 0.0])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "pruner", "line"),
+    [
+        (["memory"], {"MedianPruner": {}}, "MedianPruner cannot judge memory before the end of a trial; "),
+        (["step_time", "memory"], {"MedianPruner": {}}, "MedianPruner cannot judge memory"),
+        (["loss", "step_time"], {"HyperbandPruner": {}}, "HyperbandPruner judges one objective; the sweep has 2; "),
+        (["loss", "step_time"], {"MedianPruner": {"interval_steps": 2}}, "MedianPruner has no interval_steps where"),
+    ],
+)
+def test_a_pruner_that_cannot_judge_is_refused(metrics, pruner, line: str) -> None:
+    with pytest.raises(OrchError, match=rf"{line}.*\[E632\]"):
+        refuse_pruner(Sought(tuple(Objective(name, False) for name in metrics)), pruner)

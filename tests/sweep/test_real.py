@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from orch.errors import OrchError
 from orch.gang import end_all, make_gang
 from orch.recipe import load
 from orch.report.stored import StoredRun
@@ -18,7 +17,7 @@ from orch.sweep import real
 from orch.sweep.driver import Cells, Driver
 from orch.sweep.metrics import InfeasibleError, Objective, Sought
 from orch.sweep.pruning import Pruning
-from orch.sweep.real import Bench, refuse_course
+from orch.sweep.real import Bench
 from orch.sweep.samplers import Samplers
 from orch.sweep.settings import Settings
 from orch.sweep.study import Plan, Store
@@ -116,15 +115,6 @@ def test_a_loss_that_is_no_number_is_infeasible(recipe, tmp_path, metric: str) -
     base = recipe("train.optimizer.sgd.lr=1e30", "measure={blocks: 1, steps: 4, warmup: 0}")
     with pytest.raises(InfeasibleError, match=r"the loss of rank \d became (nan|inf) in step \d"):
         Sweeping(base, tmp_path, sought(metric)).run({"stack": "merged"})
-
-
-def test_a_pruner_needs_a_metric_that_is_known_after_a_block(recipe, tmp_path) -> None:
-    with pytest.raises(OrchError, match=r"MedianPruner cannot judge memory before the end of a trial; .*\[E632\]"):
-        refuse_course(sought("memory"), "MedianPruner")
-    refuse_course(sought("memory"), "NopPruner")
-    refuse_course(sought("val_loss", "step_time"), "MedianPruner")
-    with pytest.raises(OrchError, match=r"HyperbandPruner judges one objective; the sweep has 2; .*\[E632\]"):
-        Sweeping(recipe(), tmp_path, sought("loss", "step_time"), {"HyperbandPruner": {}})
 
 
 def test_trials_that_met_on_one_machine_are_tagged(recipe, tmp_path) -> None:

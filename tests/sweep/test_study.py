@@ -211,9 +211,8 @@ def test_a_journal_lies_beside_the_runs(tmp_path) -> None:
 
 def test_a_sampler_that_cannot_propose_gives_the_trial_back(recipe, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = store(recipe("sweep.sampler=TPESampler"), tmp_path)
-    monkeypatch.setattr(
-        found, "_chosen", lambda trial: (_ for _ in ()).throw(ModuleNotFoundError("No module named 'cmaes'"))
-    )
+    missing = ModuleNotFoundError("No module named 'cmaes'")
+    monkeypatch.setattr("orch.sweep.study.suggested", lambda *given: (_ for _ in ()).throw(missing))
     with pytest.raises(OrchError, match=r"^TPESampler needs a library that is not installed: No module .*\[E632\]$"):
         found.ask(3)
     assert [record.state for record in found.records()] == ["waiting"]
