@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from benchmarks.results import fenced, record
 
-NAMES = ("commands", "simulator", "gang", "engine", "tracking", "checkpoints", "sweep", "quickstart")
+NAMES = ("commands", "simulator", "grids", "gang", "engine", "tracking", "checkpoints", "sweep", "quickstart")
 
 
 def main(names: Sequence[str]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from orch.cluster.node import Pace
@@ -29,6 +30,11 @@ def span_of(ranks: Sequence[int], devices_per_node: int, world_size: int) -> Spa
     """Return the span of `ranks`; rank r sits on node r // devices_per_node. Raises OrchError for a rank that does not
     exist or comes twice.
     """
+    return _span_of(ranks if isinstance(ranks, range) else tuple(ranks), devices_per_node, world_size)
+
+
+@lru_cache(maxsize=256)
+def _span_of(ranks: range | tuple[int, ...], devices_per_node: int, world_size: int) -> Span:
     if not ranks:
         raise OrchError("a group needs at least one rank", code="E304")
     # 65,536 neighbours in order are the common case, and looking at each of them costs more than the rest of a forecast.

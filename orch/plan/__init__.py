@@ -76,7 +76,9 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         for module in map(import_module, _MIXTURES):
             if hasattr(module, name):
-                return getattr(module, name)
+                # Kept: some are asked for in the middle of what costs are made of.
+                found = globals()[name] = getattr(module, name)
+                return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 from orch.plan.experts import AllToAll, Expert, ExpertBackward, RecodeRows, Rows
@@ -50,12 +51,18 @@ class Crossing:
         cuts = [total * number // degree for number in range(degree + 1)]
         return list(pairwise(cuts))
 
-    def cut(self, degree: int) -> list[list[Task]]:
+    def cut(self, degree: int) -> Sequence[Sequence[Task]]:
         """Return, per stage, its tasks for `degree` chunks; each waits for its own chunk in the stages before it, and for
-        what the uncut one waited for besides.
+        what the uncut one waited for besides. The same tasks whenever it is asked for.
         """
         if degree == 1:
             return [[task] for task in self.stages]
+        try:
+            return _kept(self, degree)
+        except TypeError:  # sizes are arrays, which have no hash
+            return _kept(_Same(self), degree)
+
+    def _cut(self, degree: int) -> list[list[Task]]:
         bounds = self.bounds(degree)
         stages = {task.name for task in self.stages}
         result: list[list[Task]] = []
@@ -66,11 +73,11 @@ class Crossing:
                 after = tuple([f"{other}.c{number}" if other in stages else other for other in task.after])
                 op = task.op
                 if isinstance(op, Rows):
-                    cut = replace(task, name=name, op=op.cut(begin, end, name=name), after=after)
+                    cut: Rows | Expert | ExpertBackward | RecodeRows = op.cut(begin, end, name=name)
                 else:
                     assert isinstance(op, Expert | ExpertBackward | RecodeRows)
-                    cut = replace(task, name=name, op=op.cut(begin, end, last=number == degree - 1), after=after)
-                chunks.append(cut)
+                    cut = op.cut(begin, end, last=number == degree - 1)
+                chunks.append(Task(name, cut, task.stream, after, task.after_previous, task.role, task.group, task.lag))
             result.append(chunks)
         return result
 
@@ -97,6 +104,27 @@ class Crossing:
                 chunks.append(replace(task, name=name, op=op, after=after))
             result.append(chunks)
         return result
+
+
+class _Same:
+    """A crossing that equals another where both have the very same stages, whose sizes may be arrays."""
+
+    def __init__(self, crossing: Crossing) -> None:
+        self.crossing = crossing
+        self._ids = tuple([id(task) for task in crossing.stages])
+
+    def __hash__(self) -> int:
+        return hash(self._ids)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self._ids == other._ids
+
+
+# Those who choose degrees cut one crossing again and again, and layers of a grid have equal ones; what is kept holds its stages, so
+# that no other gets their ids.
+@lru_cache(maxsize=256)
+def _kept(crossing: Crossing | _Same, degree: int) -> list[list[Task]]:
+    return (crossing.crossing if isinstance(crossing, _Same) else crossing)._cut(degree)
 
 
 def _of_turn(task: Task, turn: int, stages: Mapping[str, Task], *, alone: bool) -> Iterator[str]:

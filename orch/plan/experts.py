@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 
 from orch.plan.buffers import Buffer, Segment
 from orch.plan.chunk import Chunk, turn_s
-from orch.plan.operations import Backward, Collective, Compute, Executor, Operation, part_s
+from orch.plan.operations import Backward, Collective, Compute, Executor, Operation, changed, part_s
 
 if TYPE_CHECKING:
     from orch.cluster import Cluster, Span
@@ -153,7 +153,7 @@ class Expert(Compute):
 
     def cut(self, begin: int, end: int, *, last: bool) -> Expert:
         """Return the share of positions `begin` to `end`."""
-        return replace(self, begin=begin, end=end)
+        return changed(self, begin=begin, end=end)
 
     def run(self, executor: Executor) -> None:
         _layer(executor, self.module).expert(self.chunk, self.pieces)
@@ -183,7 +183,7 @@ class ExpertBackward(Backward):
 
     def cut(self, begin: int, end: int, *, last: bool) -> ExpertBackward:
         """Return the share of positions `begin` to `end`; the `last` chunk makes the gradients."""
-        return replace(self, begin=begin, end=end, ready=self.ready if last else ())
+        return changed(self, begin=begin, end=end, ready=self.ready if last else ())
 
     def run(self, executor: Executor) -> None:
         _layer(executor, self.module).expert_backward(self.chunk, self.pieces, last=bool(self.ready))
@@ -215,7 +215,7 @@ class Rows(Collective):
         """Return the share of positions `begin` to `end`, under a name of its own."""
         (whole,) = self.buffer.segments
         numel = whole.numel * (end - begin) // self.positions
-        return replace(self, buffer=Rows.buffer_of(name, numel, whole.dtype), begin=begin, end=end)
+        return changed(self, buffer=Rows.buffer_of(name, numel, whole.dtype), begin=begin, end=end)
 
     def run(self, executor: Executor) -> None:
         cast(LayerExecutor, executor).exchange(self)
@@ -287,11 +287,11 @@ def _leg_s(op: AllToAll, nbytes: Any, cluster: Cluster, span: Span) -> Any:
     """Seconds of one leg. Direct, an all-to-all is its near pairs and then its far ones (ScheMoE, equation 16), so the far
     ones take what the near ones leave of the whole.
     """
+    if op.leg not in (FAR, ACROSS):
+        return cluster.all_to_all_s(nbytes, span, op.algorithm or None)
     from orch.cluster import Span
     from orch.cluster.curves import above_zero
 
-    if op.leg not in (FAR, ACROSS):
-        return cluster.all_to_all_s(nbytes, span, op.algorithm or None)
     node = Span(op.neighbours, 1, op.neighbours)
     if op.leg == FAR:
         whole = nbytes * span.size / (span.size - op.neighbours)

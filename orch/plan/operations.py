@@ -8,13 +8,16 @@ to its base needs no decorator of its own: it inherits all of a dataclass, and a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 from orch.plan.buffers import Buffer
 
 if TYPE_CHECKING:
     from orch.cluster import Cluster, Span
+
+Op = TypeVar("Op")
 
 
 class Executor(Protocol):
@@ -126,6 +129,22 @@ class Compute(Operation):
 
     def run(self, executor: Executor) -> None:
         """Nothing: the model's own forward and backward do it, and the runtime's hooks stamp it."""
+
+
+@cache
+def _names_of(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+def changed(op: Op, **changes: Any) -> Op:
+    """Return `op` with some fields changed, as `dataclasses.replace` does it, which takes several times as long; for operations
+    that look at nothing when they are made.
+    """
+    kind: Any = type(op)
+    new: Op = object.__new__(kind)
+    for name in _names_of(kind):
+        object.__setattr__(new, name, changes[name] if name in changes else getattr(op, name))
+    return new
 
 
 def part_s(whole_s: float, share: float, start_up_s: float, pieces: int = 1) -> float:

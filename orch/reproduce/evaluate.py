@@ -261,11 +261,10 @@ def kinds_of(plan: Plan, per_node: int) -> tuple[str, ...]:
     """Return the kinds of collectives of a plan; those whose ranks share nodes are so called."""
     inside = {name: len({rank // per_node for rank in group.blocks[0]}) == 1 for name, group in plan.groups.items()}
     whole = inside["world"]
+    kinds = {(task.op.kind, task.group) for step in plan.steps for task in step if isinstance(task.op, Collective)}
     found = {
-        _CALLED.get(task.op.kind, task.op.kind).replace("_", "-") + (INSIDE if inside[task.group] and not whole else "")
-        for step in plan.steps
-        for task in step
-        if isinstance(task.op, Collective)
+        _CALLED.get(kind, kind).replace("_", "-") + (INSIDE if inside[group] and not whole else "")
+        for kind, group in kinds
     }
     return tuple(sorted(found))
 

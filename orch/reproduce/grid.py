@@ -12,9 +12,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from itertools import product
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from orch.experiment.predict import optimizer_kind
 from orch.models.catalogue import NamedModel
 from orch.models.model import validated
 from orch.models.profile import Profile
-from orch.plan import Buffer, Collective, Plan, Rows, Segment, Step, Task
+from orch.plan import Buffer, Collective, Expert, Plan, Rows, Segment, Step, Task
 from orch.recipe import Recipe
 from orch.recipe.overrides import parse_override
 from orch.recipe.source import display
@@ -33,8 +34,9 @@ from orch.reproduce.draws import Input, drawn, groups_of, inputs_of
 from orch.reproduce.evaluate import Cell, CellDraws, Setting, StackDraws, check_stack, in_words, kinds_of, loaded
 from orch.reproduce.paper import Paper, recipe_path
 from orch.simulate import makespan_s, ready_times
-from orch.simulate.variants import step_times
-from orch.stack import Member, apply, payload_bytes
+from orch.simulate.simulator import Known
+from orch.simulate.variants import step_times, step_times_of
+from orch.stack import Member, applied, payload_bytes
 from orch.technique import Context
 from orch.workload import Layout, forward_reads, mixture_training
 
@@ -160,6 +162,10 @@ def _layer(recipe: Recipe, profile: Profile, batch: int, *, fits: bool) -> _Laye
     return _Layer(local, plain, [], batch)
 
 
+# A stack, layers whose plain plans have the same tasks, and the plan that has all their sizes.
+_Work: TypeAlias = tuple[str, list[_Layer], Plan]
+
+
 class _Grid:
     """The stacks of one recipe over its layers."""
 
@@ -172,35 +178,39 @@ class _Grid:
         alike: dict[Any, list[_Layer]] = {}
         for layer in layers:
             alike.setdefault(_shape(layer.plain), []).append(layer)
-        found: list[CellDraws] = []
-        for members in alike.values():
-            plain = _sized([layer.plain for layer in members])
-            by_stack = {name: self._stack(name, plain, members) for name in self.stacks}
-            for number, layer in enumerate(members):
-                stacks = {name: results[number] for name, results in by_stack.items()}
-                found += [CellDraws(cell, self.recipe, self.inputs, stacks) for cell in layer.cells]
+        works = [
+            (name, members, plain)
+            for members in alike.values()
+            for plain in [_sized([layer.plain for layer in members])]
+            for name in self.stacks
+        ]
+        by_layer: dict[int, dict[str, StackDraws]] = {}
+        for (name, members, _), results in zip(works, self._all(works), strict=True):
+            for layer, result in zip(members, results, strict=True):
+                by_layer.setdefault(id(layer), {})[name] = result
+        found = [
+            CellDraws(cell, self.recipe, self.inputs, by_layer[id(layer)]) for layer in layers for cell in layer.cells
+        ]
         return sorted(found, key=lambda draws: int(draws.cell.name.rpartition(" ")[2]))
 
-    def _stack(self, name: str, plain: Plan, layers: list[_Layer]) -> list[StackDraws]:
+    def _all(self, works: list[_Work]) -> list[list[StackDraws]]:
+        """Return what each of some stacks does on its layers; where there are several processors, worked out on all of them."""
+        processes = min(len(os.sched_getaffinity(0)), sum(len(layers) for _, layers, _ in works) // 16, len(works))
+        if processes < 2:
+            return [self._stack(*work) for work in works]
+        _AT_WORK[:] = [(self, works)]  # what forked processes find there need not be sent to them
+        try:
+            with ProcessPoolExecutor(processes, get_context("fork")) as pool:
+                return list(pool.map(_work, range(len(works))))
+        finally:
+            _AT_WORK.clear()
+
+    def _stack(self, name: str, layers: list[_Layer], plain: Plan) -> list[StackDraws]:
         members = self.recipe.stacks[name].members
         try:
             return self._together(members, plain, layers)
         except (TypeError, ValueError):  # what NumPy says to a pass that compares arrays
-            return self._one_by_one(members, layers)
-
-    def _one_by_one(self, members: Sequence[Member], layers: list[_Layer]) -> list[StackDraws]:
-        """Plan every layer by itself; where there are several processors, on all of them."""
-        processes = min(len(os.sched_getaffinity(0)), len(layers) // 32)
-        if processes < 2:
-            return [self._alone(members, layer) for layer in layers]
-        _AT_WORK[:] = [(self, members, layers)]  # what forked processes find there need not be sent to them
-        try:
-            with ProcessPoolExecutor(processes, get_context("fork")) as pool:
-                parts = pool.map(_some_alone, [range(first, len(layers), processes) for first in range(processes)])
-                found = dict(pair for part in parts for pair in part)
-        finally:
-            _AT_WORK.clear()
-        return [found[number] for number in range(len(layers))]
+            return self._apart(members, layers)
 
     def _together(self, members: Sequence[Member], plain: Plan, layers: list[_Layer]) -> list[StackDraws]:
         """Plan and simulate many layers at once; `plain` has all their sizes."""
@@ -213,10 +223,11 @@ class _Grid:
         cluster = self.recipe.cluster
         best = np.zeros(len(layers), dtype=np.int64)
         if len(configs) > 1:
-            times = [
-                np.broadcast_to(np.ravel(step_times(_planned(plain, members, chosen, context), cluster)), len(layers))
-                for chosen in configs
-            ]
+            times = []
+            known: Known = {}
+            for planned in self._each(plain, members, options, context):
+                step_s = step_times(planned, cluster, known=known)
+                times.append(np.broadcast_to(np.ravel(step_s), len(layers)))
             best = np.argmin(times, axis=0)  # the first of equals: the fewest chunks
         found: list[StackDraws | None] = [None] * len(layers)
         for number in np.unique(best):
@@ -229,16 +240,36 @@ class _Grid:
                 found[place] = _draws(plan, step_s, float(nbytes), cluster.devices_per_node)
         return [one for one in found if one is not None]
 
+    def _each(
+        self, plan: Plan, members: Sequence[Member], options: Sequence[Sequence[Any]], context: Context
+    ) -> Iterator[Plan]:
+        """Yield the plans of all settings, in the order of their product; what settings share is planned once."""
+        if not members:
+            yield plan
+            return
+        for config in options[0]:
+            begun = _planned(plan, members[:1], [config], context)
+            yield from self._each(begun, members[1:], options[1:], context)
+
     def _checked(self, members: Sequence[Member], configs: Sequence[Any], layer: _Layer) -> None:
         """Plan one layer by itself as well: passes over arrays are checked on it."""
         given = [replace(member, config=config) for member, config in zip(members, configs, strict=True)]
-        apply(layer.plain, given, self._context(layer))
+        applied(layer.plain, given, self._context(layer))
 
-    def _alone(self, members: Sequence[Member], layer: _Layer) -> StackDraws:
-        """Plan and simulate one layer by itself."""
-        plan, _ = apply(layer.plain, members, self._context(layer))
-        step_s = np.broadcast_to(step_times(plan, self.drawn), DRAWS)
-        return _draws(plan, step_s, payload_bytes(plan), self.recipe.cluster.devices_per_node)
+    def _apart(self, members: Sequence[Member], layers: list[_Layer]) -> list[StackDraws]:
+        """Plan every layer by itself, those of equal experts one after another: what passes keep of one serves the next. Plans
+        that came out alike are simulated together.
+        """
+        order = sorted(range(len(layers)), key=lambda number: _experts(layers[number].plain))
+        plans: dict[int, Plan] = {}
+        for number in order:
+            plans[number] = applied(layers[number].plain, members, self._context(layers[number]))
+        found = [plans[number] for number in range(len(layers))]
+        per_node = self.recipe.cluster.devices_per_node
+        return [
+            _draws(plan, np.broadcast_to(step_s, DRAWS), payload_bytes(plan), per_node)
+            for plan, step_s in zip(found, step_times_of(found, self.drawn), strict=True)
+        ]
 
     def _context(self, layer: _Layer) -> Context:
         profile, cluster = layer.profile, self.recipe.cluster
@@ -256,12 +287,17 @@ class _Grid:
         )
 
 
-_AT_WORK: list[tuple[_Grid, Sequence[Member], list[_Layer]]] = []
+_AT_WORK: list[tuple[_Grid, list[_Work]]] = []
 
 
-def _some_alone(numbers: range) -> list[tuple[int, StackDraws]]:
-    ((grid, members, layers),) = _AT_WORK
-    return [(number, grid._alone(members, layers[number])) for number in numbers]
+def _work(number: int) -> list[StackDraws]:
+    ((grid, works),) = _AT_WORK
+    return grid._stack(*works[number])
+
+
+def _experts(plan: Plan) -> list[tuple[float, int]]:
+    """Return the sizes of a plan's experts: by them its rows are alike."""
+    return [(task.op.flops, task.op.positions) for task in plan.steps[0].of(Expert)]  # type: ignore[attr-defined]
 
 
 def _planned(plan: Plan, members: Sequence[Member], configs: Sequence[Any], context: Context) -> Plan:
@@ -289,11 +325,15 @@ def _shape(plan: Plan) -> Any:
     )
 
 
+@cache
+def _fixed(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind) if field.name not in (*_SIZES, "buffer"))
+
+
 def _facts(task: Task) -> list[Any]:
     op = task.op
-    found: list[Any] = [
-        (field.name, getattr(op, field.name)) for field in fields(op) if field.name not in (*_SIZES, "buffer")
-    ]
+    kind: Any = type(op)
+    found: list[Any] = [(name, getattr(op, name)) for name in _fixed(kind)]
     if isinstance(op, Collective):
         found += [(segment.name, segment.dtype, segment.tensor) for segment in op.buffer.segments]
     if getattr(op, "positions", 1) > 1:

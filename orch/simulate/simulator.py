@@ -7,14 +7,15 @@ when that holds on every rank of its group.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from orch.cluster.sharing import WAYS
-from orch.plan import Collective, Plan, Step
+from orch.plan import Collective, Operation, Plan, Step, Task
+from orch.plan.alike import alike
 from orch.plan.operations import seconds_of
 from orch.plan.plan import COMPUTE
 from orch.plan.timeline import Timeline
@@ -22,7 +23,7 @@ from orch.simulate.contended import Contended
 from orch.simulate.fluid import Cost, Timed, share
 
 if TYPE_CHECKING:
-    from orch.cluster import Cluster, Overhead
+    from orch.cluster import Cluster, Overhead, Span
 
 
 def simulate(plan: Plan, cluster: Cluster, *, iterations: int | None = None, seed: int = 0) -> Timeline:
@@ -53,6 +54,10 @@ def makespan_s(plan: Plan, cluster: Cluster) -> float:
     return float(np.nanmax(timeline.ends[0]) - np.nanmin(timeline.starts[0]))
 
 
+# What operations cost: of those alike, and of others by identity, with the operation itself, so that its id stays its own.
+Known: TypeAlias = dict[object, tuple[Operation, Any]]
+
+
 class Row(NamedTuple):
     """A task with names resolved to numbers: its stream, seconds alone, and predecessors in this and the last step."""
 
@@ -72,8 +77,12 @@ class Program:
     kept: set[int]
 
 
-def program_of(plan: Plan, index: int, cluster: Cluster, streams: dict[str, int]) -> Program:
-    """Return step `index` of a plan as rows; new streams get the next numbers in `streams`."""
+def program_of(
+    plan: Plan, index: int, cluster: Cluster, streams: dict[str, int], known: Known | None = None
+) -> Program:
+    """Return step `index` of a plan as rows; new streams get the next numbers in `streams`. What operations cost is looked up in
+    `known`, and kept there: plans that share them are then simulated on one cluster.
+    """
     step, previous, following = plan.steps[index], plan.steps[index - 1], plan.steps[(index + 1) % plan.period]
     names = {task.name: position for position, task in enumerate(step.tasks)}
     before = {task.name: position for position, task in enumerate(previous.tasks)} if _looks_back(step) else {}
@@ -84,12 +93,7 @@ def program_of(plan: Plan, index: int, cluster: Cluster, streams: dict[str, int]
     rows = [
         Row(
             streams.setdefault(task.stream, len(streams)),
-            (
-                seconds_of(task.op, cluster, spans[task.group])
-                if cluster.operations
-                else task.op.cost_s(cluster, spans[task.group])
-            )
-            * (slow if task.op.on_device else 1.0),
+            _seconds(task, cluster, spans, known) * (slow if task.op.on_device else 1.0),
             tuple([names[name] for name in task.after]) if task.after else none,
             tuple([before[name] for name in task.after_previous]) if task.after_previous else none,
             task.lag,
@@ -101,6 +105,22 @@ def program_of(plan: Plan, index: int, cluster: Cluster, streams: dict[str, int]
     awaited = {other for row in rows for other in row.after}
     kept = {names[name] for task in following.tasks for name in task.after_previous}
     return Program(rows, awaited | kept, kept)
+
+
+def _seconds(task: Task, cluster: Cluster, spans: Mapping[str, Span], known: Known | None) -> Any:
+    if known is None:
+        return _asked(task, cluster, spans)
+    facts = alike(task.op)
+    key = id(task.op) if facts is None else (facts, task.group)
+    kept = known.get(key)
+    if kept is None or (facts is None and kept[0] is not task.op):
+        kept = known[key] = task.op, _asked(task, cluster, spans)
+    return kept[1]
+
+
+def _asked(task: Task, cluster: Cluster, spans: Mapping[str, Span]) -> Any:
+    span = spans[task.group]
+    return seconds_of(task.op, cluster, span) if cluster.operations else task.op.cost_s(cluster, span)
 
 
 def _add_overhead(step: Step, rows: list[Row], overhead: Overhead) -> None:

@@ -6,7 +6,7 @@ and with it the order on every stream, is one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from orch.plan import Plan, Task
 from orch.plan.plan import COMPUTE
 from orch.simulate.fluid_variants import boundaries as fluid
-from orch.simulate.simulator import Program, Row, program_of
+from orch.simulate.simulator import Known, Program, Row, program_of
 
 if TYPE_CHECKING:
     from orch.cluster import Cluster
@@ -34,35 +34,75 @@ def obstacle(cluster: Cluster) -> str | None:
     return None
 
 
-def step_times(plan: Plan, cluster: Cluster, stretch: Stretch | None = None) -> NDArray[np.float64]:
+def step_times(
+    plan: Plan, cluster: Cluster, stretch: Stretch | None = None, known: Known | None = None
+) -> NDArray[np.float64]:
     """Return the step time [variants] of `plan` in steady state, in seconds; [1] where no cost is an array.
 
     `cluster` may hold arrays (`Cluster.scaled`, links with arrays); `stretch(task)` multiplies what a task costs, for
-    compute whose seconds were measured. Raises ValueError for a cluster of which `obstacle` names something.
+    compute whose seconds were measured. `known` keeps what operations cost on this cluster for the next plan. Raises
+    ValueError for a cluster of which `obstacle` names something.
     """
-    found = obstacle(cluster)
-    if found is not None:
-        raise ValueError(f"variants are simulated together on even ranks without lanes; {found}")
+    _refuse(cluster)
     streams: dict[str, int] = {COMPUTE: 0}
-    programs = [program_of(plan, index, cluster, streams) for index in range(plan.period)]
+    programs = [program_of(plan, index, cluster, streams, known) for index in range(plan.period)]
     if stretch is not None:
         programs = [
             _stretched(program, [stretch(task) for task in step])
             for program, step in zip(programs, plan.steps, strict=True)
         ]
+    return _steady(programs, list(streams), cluster)
+
+
+def step_times_of(plans: Sequence[Plan], cluster: Cluster) -> list[NDArray[np.float64]]:
+    """Return the step times [variants] of several plans, as `step_times` does of each: plans of one step that differ only in
+    what their tasks cost are simulated together.
+    """
+    _refuse(cluster)
+    alike: dict[object, list[int]] = {}
+    for number, plan in enumerate(plans):
+        tasks = plan.steps[0].tasks
+        shape = tuple([(task.stream, task.after, task.after_previous, task.lag, task.name) for task in tasks])
+        alike.setdefault((plan.period == 1 and shape) or number, []).append(number)
+    found: dict[int, NDArray[np.float64]] = {}
+    for numbers in alike.values():
+        if len(numbers) == 1:
+            found[numbers[0]] = step_times(plans[numbers[0]], cluster, known={})
+            continue
+        streams: dict[str, int] = {COMPUTE: 0}
+        known: Known = {}
+        programs = [program_of(plans[number], 0, cluster, streams, known) for number in numbers]
+        rows = [
+            same[0]._replace(seconds=np.stack(np.broadcast_arrays(*(np.atleast_1d(row.seconds) for row in same))))
+            for same in zip(*(program.rows for program in programs), strict=True)
+        ]
+        times = _steady([Program(rows, programs[0].awaited, programs[0].kept)], list(streams), cluster)
+        found.update(zip(numbers, times, strict=True))
+    return [found[number] for number in range(len(plans))]
+
+
+def _refuse(cluster: Cluster) -> None:
+    found = obstacle(cluster)
+    if found is not None:
+        raise ValueError(f"variants are simulated together on even ranks without lanes; {found}")
+
+
+def _steady(programs: list[Program], streams: Sequence[str], cluster: Cluster) -> NDArray[np.float64]:
+    """Return the step time in steady state of programs, one a step of the period."""
     shortened = [_shortened(program) for program in programs]
     maps = [places for _, places in shortened]
     nodes = [_linked(rows, maps[index - 1]) for index, (rows, _) in enumerate(shortened)]
     closed = all(_closed(rows) for rows in nodes)
-    iterations = plan.period if closed else 2 + 2 * plan.period
+    period = len(programs)
+    iterations = period if closed else 2 + 2 * period
     sharing = cluster.sharing
     if sharing is None:
         boundaries = _run(nodes, len(streams), iterations)
     else:
         slowdowns = (sharing.compute_slowdown, sharing.communication_slowdown)
         boundaries = list(fluid(nodes, [name.startswith("net.") for name in streams], slowdowns, iterations))
-    before = 0.0 if closed else boundaries[-1 - plan.period]
-    return np.atleast_1d(np.asarray(boundaries[-1] - before, dtype=np.float64)) / plan.period
+    before = 0.0 if closed else boundaries[-1 - period]
+    return np.atleast_1d(np.asarray(boundaries[-1] - before, dtype=np.float64)) / period
 
 
 def _closed(rows: list[Row]) -> bool:

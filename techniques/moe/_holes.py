@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import count as numbers
 from typing import Protocol
 
@@ -162,11 +163,34 @@ def shapes(plan: Plan, context: Context, crossing: Crossing, degrees: Sequence[i
     """Return the crossing at each of `degrees`."""
     found = []
     costs = Costs(plan, context, crossing)
+    costs.look_up(degrees)
     for degree in degrees:
         times = costs.times(degree)
         busy = sum(sum(stage) for stage, stream in zip(times, costs.streams, strict=True) if stream == NET)
         found.append(Shape(degree, makespan(times, costs.streams, crossing.before), busy))
     return found
+
+
+class _Alike:
+    """A crossing at some degrees as far as its shapes go: equal for layers alike, of one model or of a grid of them."""
+
+    def __init__(
+        self, plan: Plan, context: Context, crossing: Crossing, degrees: Sequence[int], facts: tuple[object, ...]
+    ) -> None:
+        self.asked = plan, context, crossing, degrees
+        self._cluster = context.cluster
+        self._facts = (facts, tuple(context.span(plan, task) for task in crossing.stages))
+
+    def __hash__(self) -> int:
+        return hash(self._facts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Alike) and self._cluster is other._cluster and self._facts == other._facts
+
+
+@lru_cache(maxsize=64)
+def _kept_shapes(alike: _Alike) -> list[Shape]:
+    return shapes(*alike.asked)
 
 
 def facts(op: Operation) -> tuple[object, ...]:
@@ -195,7 +219,6 @@ class Pass:
         self.plan, self.step, self.context, self.config = plan, step, context, config
         self._share_out = share_out
         self.place = {task.name: index for index, task in enumerate(step)}
-        self.known: dict[object, list[Shape]] = {}  # layers alike are worked out once
 
     def run(self) -> Step:
         """Return the step with crossings cut and gradients shared out."""
@@ -206,9 +229,7 @@ class Pass:
             most = min(crossing.positions, self.config.most if len(crossing.stages) > 1 else 1)
             degrees = range(1, most + 1) if asked is None else [min(asked, crossing.positions)]
             alike = (tuple(degrees), *((t.stream, t.group, crossing.before, facts(t.op)) for t in crossing.stages))
-            if alike not in self.known:
-                self.known[alike] = shapes(self.plan, self.context, crossing, degrees)
-            found = self.known[alike]
+            found = _kept_shapes(_Alike(self.plan, self.context, crossing, degrees, alike))
             if crossing.backward and len(crossing.stages) > 1:
                 first, last = last_out(crossing).name, crossing.stages[-1].name
                 holes.append(Hole(first, self.place[first], crossing=crossing, shapes=found))

@@ -70,14 +70,28 @@ class Costs:
         self._spans = [context.span(plan, task) for task in crossing.stages]
         self._known: dict[tuple[int, int], float] = {}
 
-    def seconds(self, stage: int, size: int) -> float:
+    def seconds(self, stage: int, size: int) -> Any:
         """Return what a chunk of `size` positions takes in a stage."""
         if (stage, size) not in self._known:
-            task, op = self.crossing.stages[stage], self.crossing.stages[stage].op
-            if size != self.positions:
-                op = op.cut(0, size, name=task.name) if isinstance(op, Rows) else op.cut(0, size, last=True)  # type: ignore[attr-defined]
-            self._known[stage, size] = op.cost_s(self._cluster, self._spans[stage])
+            self._known[stage, size] = self._asked(stage, size)
         return self._known[stage, size]
+
+    def _asked(self, stage: int, size: Any) -> Any:
+        task, op = self.crossing.stages[stage], self.crossing.stages[stage].op
+        if isinstance(size, int) and size == self.positions:
+            return op.cost_s(self._cluster, self._spans[stage])
+        cut = op.cut(0, size, name=task.name) if isinstance(op, Rows) else op.cut(0, size, last=True)  # type: ignore[attr-defined]
+        return cut.cost_s(self._cluster, self._spans[stage])
+
+    def look_up(self, degrees: Sequence[int]) -> None:
+        """Ask for the costs of all chunks of `degrees` at once: arrays of sizes cost as much as one size."""
+        import numpy as np
+
+        sizes = sorted({end - begin for degree in degrees for begin, end in self.crossing.bounds(degree)})
+        for stage in range(len(self.streams)):
+            found = self._asked(stage, np.array(sizes))
+            if np.shape(found) == (len(sizes),):
+                self._known.update(zip([(stage, size) for size in sizes], found.tolist(), strict=True))
 
     def times(self, degree: int) -> list[list[float]]:
         """Return the seconds of every stage's chunks."""

@@ -97,8 +97,14 @@ def _most_bytes(cost: object, limit_s: float) -> float:
     while float(cost(2.0 * high)) <= limit_s and high < 1e15:
         high *= 2.0
     low, high = high, 2.0 * high
-    for _ in range(60):
-        middle = 0.5 * (low + high)
+    # Costs are nearly a line: what a chord says is a narrower bracket, where it is one.
+    begin, end = float(cost(low)), float(cost(high))
+    if end > begin:
+        middle = low + (high - low) * (limit_s - begin) / (end - begin)
+        below, above = middle * (1.0 - 1e-13), middle * (1.0 + 1e-13)
+        if low <= below and above <= high and float(cost(below)) <= limit_s < float(cost(above)):
+            low, high = below, above
+    while low < (middle := 0.5 * (low + high)) < high:
         low, high = (middle, high) if float(cost(middle)) <= limit_s else (low, middle)
     return low
 

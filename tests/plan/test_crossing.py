@@ -51,3 +51,12 @@ def test_uncut_is_the_plan_itself_and_a_cut_crossing_is_not_cut_again():
     cut = cut_crossings(plain, lambda crossing: 2)
     assert not list(crossings(cut.steps[0]))
     assert cut_crossings(cut, lambda crossing: 2) is cut
+
+
+def test_cut_again_it_is_the_same_tasks():
+    plain = mixture_training(mixture.layers(capacity=1.0), Layout(4, 2), 4)
+    crossing, other = (
+        next(crossings(step)) for step in (*plain.steps, *mixture_training(mixture.layers(), Layout(4, 2), 4).steps)
+    )
+    assert all(one is two for one, two in zip(crossing.cut(3)[0], crossing.cut(3)[0], strict=True))
+    assert crossing.cut(3) != other.cut(3)

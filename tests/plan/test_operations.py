@@ -9,6 +9,7 @@ from orch.plan import (
     AllGather,
     AllGatherShards,
     AllReduce,
+    AllToAll,
     Buffer,
     Compute,
     Encode,
@@ -17,6 +18,7 @@ from orch.plan import (
     Segment,
     Update,
 )
+from orch.plan.operations import changed
 from orch.testing.small import cluster
 
 BUFFER = Buffer("b", (Segment("w", 12, "fp32", "w"),))
@@ -68,3 +70,9 @@ def test_a_base_says_what_is_missing():
         Encode("w").subtract_sent(None, None)
     with pytest.raises(TypeError, match="costs to know what was sent"):
         Encode("w").subtract_sent_s(WHERE, SPAN)
+
+
+def test_a_changed_operation_is_what_replace_makes():
+    op = AllToAll(AllToAll.buffer_of("rows", 12, "fp32"), "moe", "dispatch", 6, 0, 6)
+    assert changed(op, begin=2, end=5) == replace(op, begin=2, end=5)
+    assert changed(op) == op

@@ -13,7 +13,7 @@ from orch import registry
 from orch.cluster import Cluster, Sharing
 from orch.plan import Backward, Plan
 from orch.simulate import simulate
-from orch.simulate.variants import step_times
+from orch.simulate.variants import step_times, step_times_of
 from orch.testing.small import cluster, member, planned, profile
 from orch.testing.strategies import plans
 
@@ -56,6 +56,18 @@ def test_what_shares_runs_on_a_clock_of_each_variant(plan: Plan, slowdown: float
     one_by_one = [simulate(plan, replace(WHERE, sharing=Sharing(float(s), 1.1))).step_time_s for s in several]
     together = step_times(plan, replace(WHERE, sharing=Sharing(several, 1.1)))  # type: ignore[arg-type]
     np.testing.assert_allclose(np.broadcast_to(together, 2), one_by_one, rtol=1e-6, atol=1e-6)
+
+
+def test_plans_alike_are_simulated_together_as_each_by_itself() -> None:
+    models = [profile([(size,), (4,), (size,)], backward_s=[1.0, size, 2.0]) for size in (2, 3, 5)]
+    where = cluster(4, 2.0, 0.25).scaled(np.array([1.0, 2.0]), np.array([1.0, 0.5]), 1.0)
+    made = [
+        planned(model, cluster(4, 2.0, 0.25), [member(registry.technique(name))])
+        for model in models
+        for name in ("wfbp", "single-bucket", "dear")
+    ]
+    for plan, found in zip(made, step_times_of(made, where), strict=True):
+        assert np.array_equal(found, step_times(plan, where))
 
 
 def test_measured_compute_is_stretched() -> None:
