@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from orch.errors import OrchError
 from orch.plan import AllToAll, Crossing, GatherRows, Plan, Rows, Step, SumRows, Task, crossings
 from orch.technique import Context, Knobs, Slot, Technique, choice
 from techniques.schedules.s_sgd import held_back
@@ -49,6 +50,11 @@ def _gathered_first(plan: Plan, step: Step) -> Step:
 
 def _stages(crossing: Crossing, slices: int) -> list[Task]:
     """Return gather, exchange, experts, sum, exchange; in backward the sum is none, and a share is given back at the end."""
+    if [type(task.op) for task in crossing.stages[:2]] != [AllToAll, GatherRows] or len(crossing.stages) != 5:
+        raise OrchError(
+            f"gather: first takes only rows that travel as they are, and a codec changes those of {crossing.module}",
+            code="E500", hint="gather: behind, or no codec",
+        )  # fmt: skip
     out, gather, expert, scatter, back = crossing.stages
     added = scatter.op
     assert isinstance(added, Rows)

@@ -2,11 +2,12 @@
 
 import pytest
 
+from orch.errors import OrchError
 from orch.plan import AllReduce, AllToAll, Expert, check
 from orch.simulate import simulate
 from orch.testing import mixture, small
 from orch.workload import Layout, mixture_training
-from techniques.moe import naive_moe, pipemoe
+from techniques.moe import int8_rows, naive_moe, pipemoe
 
 
 def test_gradients_are_sent_after_backward_and_layers_stay_whole():
@@ -38,3 +39,13 @@ def test_gathered_first_every_row_is_exchanged_once_a_slice():
     whole = next(task.op.nbytes for task in plain.steps[0].of(AllToAll))
     assert [task.op.nbytes // whole for task in moved] == [1, 2, 2, 2, 1, 2, 2, 2]
     assert simulate(plan, where).step_time_s > 0
+
+
+def test_a_codec_is_refused_where_rows_are_gathered_first():
+    model = mixture.layers(1, tokens=16, experts=4, capacity=1.0)
+    where = mixture.cluster(8, alpha_s=1.0, rate_flops=1e3, nodes=4, group=4, intra=(0.5, 0.0))
+    context = small.context(model.spread(4, 2), where)
+    coded = int8_rows.rewrite(mixture_training(model, Layout(8, 4, 2), 1), context, int8_rows.technique.config())
+    with pytest.raises(OrchError, match="a codec changes those of"):
+        naive_moe.rewrite(coded, context, naive_moe.Config(gather="first"))
+    check(naive_moe.rewrite(coded, context, naive_moe.Config()), finished=True)
