@@ -14,6 +14,7 @@ from orch.experiment.show import Terminal
 from orch.recipe import Recipe
 from orch.recipe.overrides import is_override
 from orch.recipe.sweep import Sweep
+from orch.recipe.tree import Node
 from orch.sweep import code, figures
 from orch.sweep.cells import surroundings
 from orch.sweep.deadline import until
@@ -124,8 +125,16 @@ def _base(recipe: Recipe, mode: str) -> dict[str, Any]:
     plain = recipe.resolved()
     return {
         **frame_facts(recipe, mode),
-        **{key: plain[key] for key in ("train", "stacks", "when", "baseline") if key in plain},
+        **{key: plain[key] for key in ("train", "when", "baseline") if key in plain},
+        "stacks": _said(recipe.tree.find(("stacks",)) or recipe.tree),
     }
+
+
+def _said(node: Node) -> Any:
+    """Return what a recipe says of its stacks: a technique's own default is part of its code, about which the user is asked."""
+    if not isinstance(node.value, Mapping):
+        return node.plain()
+    return {key: _said(child) for key, child in node.items() if not child.where.source.startswith("default of ")}
 
 
 def drive(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -16,6 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from orch.report.style import INK, PALE, STACKS, STYLE
+from orch.sweep.metrics import shown
 from orch.units import format_bytes
 
 Document = Mapping[str, Any]
@@ -158,14 +160,14 @@ def _draw_history(figure: Any, rows: Sequence[Mapping[str, str]], title: str) ->
     axes.plot(*zip(*done, strict=True), ".", color=PALE, label="trial", zorder=2)
     best = [(int(row["trial"]), float(row["best"])) for row in rows if row["best"]]
     axes.step(*zip(*best, strict=True), where="post", color=STACKS[1], label="best so far", zorder=3)
-    axes.set_yscale(_scale([value for _, value in done]))
+    _measure(axes.yaxis, name, [value for _, value in done])
     odd = [int(row["trial"]) for row in rows if row["state"] in ("pruned", "infeasible", "failed")]
     if odd:
         low = axes.get_ylim()[0]
         axes.plot(odd, [low] * len(odd), "|", color=STACKS[4], label="pruned, infeasible or failed", clip_on=False)
     mode = next((row["mode"] for row in rows if row["mode"]), "")
     axes.set_xlabel("trial")
-    axes.set_ylabel(f"{name}, {mode}")
+    axes.set_ylabel(f"{words(name)}, {mode}")
     axes.set_title(f"{title}: history")
     axes.legend(frameon=False, fontsize=8)
 
@@ -204,7 +206,8 @@ def _draw_parallel(figure: Any, rows: Sequence[Mapping[str, str]], title: str) -
             kinds = sorted(set(values))
             places.append({value: index / max(1, len(kinds) - 1) for index, value in enumerate(kinds)})
         for value, place in apart(places[-1]).items():
-            axes.text(len(places) - 1.03, place, _short(value), fontsize=7, color=INK, ha="right", va="center")
+            text = shown(name, float(value)) if column == name else _short(value)
+            axes.text(len(places) - 1.03, place, text, fontsize=7, color=INK, ha="right", va="center")
     colours = colormaps["viridis"]
     for row in rows:
         points = [(index, places[index][row[column]]) for index, column in enumerate(columns) if row[column] != ""]
@@ -213,11 +216,12 @@ def _draw_parallel(figure: Any, rows: Sequence[Mapping[str, str]], title: str) -
             axes.plot(*zip(left, right, strict=True), **look, linestyle="-" if right[0] - left[0] == 1 else ":")
     for index in range(len(columns)):
         axes.axvline(index, color=PALE, linewidth=0.8, zorder=0)
-    axes.set_xticks(range(len(columns)), [column.replace("techniques.", "") for column in columns], fontsize=8)
+    labels = [*(path.replace("techniques.", "") for path in paths), words(name)]
+    axes.set_xticks(range(len(columns)), labels, fontsize=8)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     axes.set_xlim(-0.5, len(columns) - 0.8)
-    axes.set_title(f"{title}: trials, coloured by {name}")
+    axes.set_title(f"{title}: trials, coloured by {words(name)}")
 
 
 def apart(places: Mapping[str, float]) -> dict[str, float]:
@@ -240,11 +244,11 @@ def _draw_pareto(figure: Any, rows: Sequence[Mapping[str, str]], title: str) -> 
             axes.plot(
                 *zip(*points, strict=True), "o-" if front == "1" else "o", color=colour, label=label, markersize=4
             )
-    axes.set_xscale(_scale([float(row[across]) for row in rows]))
-    axes.set_yscale(_scale([float(row[up]) for row in rows]))
-    axes.set_xlabel(across)
-    axes.set_ylabel(up)
-    axes.set_title(f"{title}: Pareto front")
+    _measure(axes.xaxis, across, [float(row[across]) for row in rows])
+    _measure(axes.yaxis, up, [float(row[up]) for row in rows])
+    axes.set_xlabel(words(across))
+    axes.set_ylabel(words(up))
+    axes.set_title(f"{title}: Pareto front of {len(rows)} trials")
     axes.legend(frameon=False, fontsize=8)
 
 
@@ -265,6 +269,23 @@ def _draw_agreement(figure: Any, rows: Sequence[Mapping[str, str]], title: str) 
     axes.set_xlabel(across)
     axes.set_ylabel(up)
     axes.set_title(f"{title}: prediction and measurement")
+
+
+def words(name: str) -> str:
+    """Return a metric's key in JSON as words; its unit stands at the numbers."""
+    return re.sub("_(samples_per_s|bytes|s)$", "", name).replace("_", " ")
+
+
+def _measure(axis: Any, name: str, values: Sequence[float]) -> None:
+    """Give an axis the scale of its values, and numbers with their unit: `20 ms` rather than a power of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    scale = _scale(values)
+    axis.axes.set(**{f"{axis.axis_name}scale": scale})
+    if scale == "log":
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: shown(name, value)))
 
 
 def _scale(values: Sequence[float]) -> str:

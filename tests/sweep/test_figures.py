@@ -8,7 +8,7 @@ import io
 import pytest
 
 from orch.sweep import figures
-from orch.sweep.figures import apart, draw, importance, number_of, texts
+from orch.sweep.figures import _measure, apart, draw, importance, number_of, texts, words
 from orch.sweep.metrics import Objective, Sought
 from orch.sweep.results import document
 from orch.sweep.study import About, Record
@@ -67,6 +67,32 @@ def test_every_figure_is_drawn(tmp_path) -> None:
     written = draw(tmp_path, "s")
     assert {path.stem for path in written} == set(made)
     assert all(path.stat().st_size > 5000 for path in written)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "words_", "ticks"),
+    [
+        ("step_time_s", [0.013, 0.014], "step time", {"13 ms", "14 ms"}),
+        ("step_time_s", [0.0134, 0.075], "step time", {"20 ms", "50 ms"}),
+        ("payload_bytes", [2.0**20, 2.0**21], "payload", set()),
+        ("throughput_samples_per_s", [100.0, 900.0], "throughput", {"200/s", "500/s"}),
+        ("val_loss", [1.0, 1.5], "val loss", {"1", "1.5"}),
+    ],
+)
+def test_an_axis_has_words_and_numbers_with_their_unit(
+    name: str, values: list[float], words_: str, ticks: set[str]
+) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    axes = figure.subplots()
+    axes.plot(values, values, "o")
+    _measure(axes.yaxis, name, values)
+    figure.canvas.draw() if hasattr(figure.canvas, "draw") else None
+    found = {text.get_text() for text in axes.yaxis.get_ticklabels()}
+    assert words(name) == words_
+    assert ticks <= found
+    assert not any("10^" in text for text in found)
 
 
 def test_labels_of_an_axis_do_not_meet() -> None:

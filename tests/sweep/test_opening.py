@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from orch import registry
 from orch.errors import OrchError
 from orch.sweep import code
 from orch.sweep.opening import changes
@@ -49,6 +50,16 @@ def test_another_question_is_another_study(simulate, changes: list[str], line: s
         simulate(*changes, said=said)
     assert any(line in text for text in said), said
     assert len(simulate(*changes, "sweep.study=other")["trials"]) == 12
+
+
+def test_a_techniques_own_default_is_part_of_its_code(simulate, monkeypatch) -> None:
+    """Another default comes with another source, of which the user is asked; the recipe has not changed."""
+    first = simulate()
+    fields = registry.technique("bucketed").config.model_fields
+    monkeypatch.setattr(fields["first_bucket"], "default", "3MiB")
+    assert simulate()["trials"] == first["trials"]
+    with pytest.raises(OrchError, match=r"stacks.buckets.bucketed.first_bucket: \(not there\) -> .*\[E634\]"):
+        simulate("stacks.buckets.bucketed.first_bucket=2MiB")
 
 
 def test_what_decides_no_trial_may_change(simulate) -> None:
