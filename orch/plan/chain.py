@@ -83,16 +83,18 @@ class Chain:
         part, size = chunk % self.parts, end - begin
         return begin + size * part // self.parts, begin + size * (part + 1) // self.parts
 
-    def size(self, at: Range, chunk: int, dense: Sequence[int], mixed: Sequence[int]) -> tuple[int, ...]:
-        """Return what decides how long a chunk of the task at layer and place `at` takes: those of one size are alike."""
+    def sizes(self, at: Range, dense: Sequence[int], mixed: Sequence[int]) -> Sequence[tuple[int, ...]]:
+        """Return, by chunk, what decides how long the task at layer and place `at` takes: chunks of one size are alike."""
         task = self.layers[at[0]][at[1]]
-        first, last = self.ranges(task, dense, mixed)[chunk]
+        ranges = self.ranges(task, dense, mixed)
         if getattr(task.op, "quadratic", 0.0):
-            return first, last
-        if self._parted(task) and not self.meets(task):
-            begin, end = self.crossed(at[0], task, chunk, mixed)
-            return last - first, self.parts, end - begin
-        return (last - first,)
+            return ranges
+        if not self._parted(task) or self.meets(task):
+            return [(last - first,) for first, last in ranges]
+        rows = [self.crossed(at[0], task, chunk, mixed) for chunk in range(len(ranges))]
+        return [
+            (last - first, self.parts, end - begin) for (first, last), (begin, end) in zip(ranges, rows, strict=True)
+        ]
 
     def positions(self, layer: int, mixed: Sequence[int]) -> list[Range]:
         """Return the positions of each chunk of a mixture's rows: a chunk's slots are those that its own tokens fill."""

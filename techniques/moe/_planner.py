@@ -201,8 +201,7 @@ class Planner:
             self._alike[id(task)] = self._taken.setdefault(_facts(task), {})
         known = self._alike[id(task)]
         found = []
-        for chunk in range(len(chain.ranges(task, dense, mixed))):
-            size = chain.size(at, chunk, dense, mixed)
+        for chunk, size in enumerate(chain.sizes(at, dense, mixed)):
             if size not in known:
                 op, span = chain.op((*at, chunk), dense, mixed), self.context.span(self.plan, task)
                 known[size] = float(op.cost_s(self.context.cluster, span))  # TypeError: planned one by one
