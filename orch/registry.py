@@ -24,6 +24,7 @@ PACKAGE = Path(__file__).resolve().parent
 SUFFIXES = (".yaml", ".yml")
 PROJECT_FILES = ("orch.toml", "pyproject.toml")
 ENTRY_POINTS = "orch.techniques"
+MOST_BYTES = 1 << 20  # of a project file
 
 
 class Place(NamedTuple):
@@ -73,19 +74,29 @@ def _project_table(path: Path, stamp: tuple[int, int] | None) -> dict[str, Any] 
     if stamp is None or not path.is_file():
         return None
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
     except OSError:
         return None
+    text = data.decode("utf-8", errors="replace")
     if path.name == "pyproject.toml" and "[tool.orch]" not in text:
         return None
     import tomllib
 
+    where = Position(str(path))
+    if len(data) > MOST_BYTES:
+        raise OrchError(
+            f"is larger than {MOST_BYTES >> 20} MiB", code="E152", where=where, hint="is this the right file?"
+        )
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise OrchError(f"not valid TOML: {error}", code="E152", where=Position(str(path))) from None
-    table = data if path.name == "orch.toml" else data.get("tool", {}).get("orch")
-    return table if isinstance(table, dict) else None
+        found: Any = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise OrchError(f"not valid TOML: {reason}", code="E152", where=where) from None
+    if path.name != "orch.toml":
+        tools = found.get("tool")
+        found = tools.get("orch") if isinstance(tools, dict) else None
+    return found if isinstance(found, dict) else None
 
 
 def _is_module(name: object) -> bool:
@@ -223,7 +234,9 @@ def _load(place: Place, where: Position | None) -> Technique:
         sys.path.append(place.root)
     try:
         module = importlib.import_module(place.module)
-    except (Exception, SystemExit) as error:  # code of a stranger may do anything on import
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # code of a stranger may do anything on import
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise OrchError(
             f"technique '{place.name}' cannot be imported from {place.declared_in}: {reason}", code="E221", where=where

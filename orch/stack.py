@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 
-from orch.errors import OrchError
+from orch.errors import OrchError, clipped
 from orch.plan import Collective, Plan, check
 from orch.technique import Context, Form, Knobs, Slot, Technique
 from orch.units import format_bytes, format_seconds
@@ -142,11 +143,31 @@ def payload_bytes(plan: Plan) -> float:
 
 def _passed(plan: Plan, member: Member, context: Context, *, finished: bool) -> Plan:
     try:
-        return check(member.technique.rewrite(plan, context, member.config), finished=finished)
+        new = member.technique.rewrite(plan, context, member.config)
+        if not isinstance(new, Plan):
+            raise TypeError(f"rewrite returned {type(new).__name__}, not a Plan")
+        return check(new, finished=finished)
     except OrchError as error:
         error.message = f"technique {member.name}: {error.message}"
         error.args = (error.message,)
         raise
+    except Exception as error:
+        if _ships(member.technique):
+            raise  # a fault of orch
+        raise _failed(member, error) from error
+
+
+def _failed(member: Member, error: Exception) -> OrchError:
+    """Return what a stranger's pass died of as a fault of the technique, with the last line of its own that was run."""
+    code = getattr(member.technique.rewrite, "__code__", None)
+    place, at = "", error.__traceback__
+    while at is not None:
+        if code is not None and at.tb_frame.f_code.co_filename == code.co_filename:
+            place = f" ({Path(code.co_filename).name}, line {at.tb_lineno})"
+        at = at.tb_next
+    reason = clipped(f"{type(error).__name__}: {error}", 200)
+    message = f"technique {member.name} cannot rewrite this plan: {reason}{place}"
+    return OrchError(message, code="E223", hint=f"orch test {member.name} tries it on small plans; --debug shows all")
 
 
 def _tasks(plan: Plan) -> int:

@@ -81,6 +81,8 @@ BYTES_PER_SECOND = Dimension("rate", "B/s", _RATES, "200Mbit")
 SECONDS_PER_BYTE = Dimension("inverse bandwidth", "s/B", _PER_BYTE, "1.6ns/B")
 FLOPS_PER_SECOND = Dimension("compute rate", "FLOP/s", _FLOPS, "10TFLOP/s")
 FRACTION = Dimension("fraction", "", {"%": 0.01}, "5%")
+DIMENSIONS = (BYTES, SECONDS, BYTES_PER_SECOND, SECONDS_PER_BYTE, FLOPS_PER_SECOND, FRACTION)
+"""All of them; no unit belongs to two."""
 
 
 def _shown(value: object) -> str:

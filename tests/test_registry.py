@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -234,3 +235,24 @@ def test_an_unknown_technique(home: Path, name: str, hint: str) -> None:
     with pytest.raises(OrchError) as caught:
         registry.technique(name)
     assert str(caught.value) == f"technique '{name}' is not known; {hint} [E220]"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("orch.toml", b"techniques = " + b"[" * 5000 + b"]" * 5000, "not valid TOML: nested too deep"),
+        ("orch.toml", b"x = " + b"9" * 5000, "not valid TOML"),
+        ("orch.toml", b"# x\n" * 300_000, "is larger than 1 MiB; is this the right file?"),
+        ("pyproject.toml", b"# [tool.orch]\ntool = 3\n", None),
+        ("pyproject.toml", b"# [tool.orch]\n[tool]\norch = 3\n", None),
+    ],
+)
+def test_a_project_file_of_any_kind_is_read_or_refused(
+    tmp_path: Path, name: str, text: bytes, line: str | None
+) -> None:
+    (tmp_path / name).write_bytes(text)
+    if line is None:
+        assert registry.project(tmp_path).file is None
+        return
+    with pytest.raises(OrchError, match=re.escape(line)):
+        registry.project(tmp_path)

@@ -95,6 +95,33 @@ def test_a_broken_pass_is_caught_and_named():
         apply(data_parallel(model, 2, 1), arranged(broken), context(model, cluster(2)))
 
 
+def divides_by_nothing(plan, context, config):
+    del plan, context, config
+    return 1 // 0
+
+
+@pytest.mark.parametrize(
+    ("rewrite", "line"),
+    [
+        (
+            divides_by_nothing,
+            r"technique x cannot rewrite this plan: ZeroDivisionError: .* \(test_stack\.py, line \d+\)",
+        ),
+        (
+            lambda plan, context, config: None,
+            "technique x cannot rewrite this plan: TypeError: rewrite returned NoneType",
+        ),
+    ],
+)
+def test_what_a_stranger_does_wrong_is_not_a_fault_of_orch(rewrite, line):
+    broken = replace(wfbp.technique, name="x", rewrite=rewrite)
+    plan = data_parallel(profile([(1,)] * 2, [1.0] * 2), 2, 1)
+    with pytest.raises(OrchError, match=line) as caught:
+        apply(plan, [Member(broken, Knobs())], context(plan, cluster(2)))
+    assert caught.value.code == "E223"
+    assert caught.value.exit_code == 2
+
+
 def test_pairs_with_a_stranger_are_untested():
     ours = Member(wfbp.technique, Knobs())
     stranger = Member(SPARSE, Knobs())

@@ -6,18 +6,49 @@ needs it says what is missing.
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from orch.cluster.spec_nodes import Delay, Labels, Loss, UnequalSpec
-from orch.units import Bytes, BytesPerSecond, FlopsPerSecond, Fraction, Seconds, SecondsPerByte
+from orch.units import BYTES, Bytes, BytesPerSecond, FlopsPerSecond, Fraction, Seconds, SecondsPerByte
 
 Count = Annotated[int, Field(strict=True, ge=1)]
 
 
+MOST_RANKS = 2**40
+"""Beyond any cluster; more would leave the whole numbers that all costs can count."""
+
+MOST_UNEQUAL_RANKS = 2**20
+"""Ranks that are alike cost nothing; those that differ are held one by one, in arrays for every iteration."""
+
+
 def _rank(value: object) -> object:
-    if isinstance(value, bool) or not str(value).isdecimal():
+    text = str(value)
+    # One spelling a rank: 01 and other scripts' digits would be further names of rank 1, and the last would win.
+    if isinstance(value, bool) or not text.isdecimal():
         raise ValueError("is not a rank; ranks are numbers from 0")
-    return int(str(value))
+    if str(int(text)) != text:
+        raise ValueError(f"is another way to write rank {int(text)}; write {int(text)}")
+    return int(text)
+
+
+def _some_text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("must be text, not blank")
+    return value
+
+
+def _distinct_sizes(value: object) -> object:
+    """Refuse two keys that are one size: the last would win silently."""
+    read: dict[float, str] = {}
+    for key in value if isinstance(value, dict) else ():
+        try:
+            size = BYTES.parse(key)
+        except ValueError:
+            continue  # said at its own place
+        if size in read:
+            raise ValueError(f"has {read[size]} and {key}, which are the same size; keep one")
+        read[size] = key
+    return value
 
 
 RankNumber = Annotated[int, BeforeValidator(_rank)]
@@ -28,8 +59,8 @@ PerByte = Annotated[SecondsPerByte, Field(ge=0)]
 Bandwidth = Annotated[BytesPerSecond, Field(gt=0)]
 Size = Annotated[Bytes, Field(gt=0)]
 Rate = Annotated[FlopsPerSecond, Field(gt=0)]
-Table = dict[Size, StartUp]
-Source = Annotated[str, Field(strict=True, min_length=1)]
+Table = Annotated[dict[Size, StartUp], Field(min_length=2), BeforeValidator(_distinct_sizes)]
+Source = Annotated[str, Field(strict=True, min_length=1), AfterValidator(_some_text)]
 Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8"]
 CollectiveName = Literal["all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce"]
 AlgorithmName = Literal[
@@ -80,11 +111,11 @@ class MeasuredSpec(_Spec):
     alpha: StartUp | None = Field(None, description="start-up of the whole collective")
     beta: PerByte | None = Field(None, description="seconds a byte of payload of the whole collective")
     sizes: tuple[Size, Size] | None = Field(None, description="smallest and largest size the line was fitted on")
-    table: Table | None = Field(None, min_length=2, description="size -> seconds, at least two sizes")
-    single: Table | None = Field(None, min_length=2, description="the same, one collective at a time; table is a queue")
-    beside: Table | None = Field(None, min_length=2, description="the table while every rank computes")
-    beside_single: Table | None = Field(None, min_length=2, description="single while every rank computes")
-    stolen: Table | None = Field(None, min_length=2, description="seconds of compute that one collective takes away")
+    table: Table | None = Field(None, description="size -> seconds, at least two sizes")
+    single: Table | None = Field(None, description="the same, one collective at a time; table is a queue")
+    beside: Table | None = Field(None, description="the table while every rank computes")
+    beside_single: Table | None = Field(None, description="single while every rank computes")
+    stolen: Table | None = Field(None, description="seconds of compute that one collective takes away")
     shaped: Bandwidth | None = Field(
         None, description="rate a node was held to meanwhile; where the link's own differs, times are carried to that"
     )
@@ -148,7 +179,12 @@ class LinkSpec(_Spec):
             raise ValueError(
                 "describes nothing: give alpha and beta (or bandwidth), or measured collectives; leave an unknown link out"
             )
+        seen = set()
         for entry in self.measured or ():
+            what = (entry.collective, entry.ranks, entry.shaped)
+            if what in seen:
+                raise ValueError(f"measures the {entry.collective} of {entry.ranks} ranks twice; keep one")
+            seen.add(what)
             if entry.source is None and self.source is None:
                 raise ValueError(f"needs a source for the measured {entry.collective} of {entry.ranks} ranks")
             if entry.collective == "all-reduce" and self.alpha is not None:
@@ -238,6 +274,15 @@ class ClusterSpec(_Spec):
     def world_size(self) -> int:
         """Number of ranks: one a device."""
         return self.nodes * self.devices_per_node
+
+    @model_validator(mode="after")
+    def _countable(self) -> Self:
+        if self.world_size > MOST_RANKS:
+            raise ValueError(f"has {self.world_size:.3g} ranks; at most {MOST_RANKS} can be planned")
+        if self.world_size > MOST_UNEQUAL_RANKS and (self.jitter > 0 or self.speed or self.unequal):
+            text = f"has {self.world_size} ranks that differ (jitter, speed, unequal)"
+            raise ValueError(f"{text}; at most {MOST_UNEQUAL_RANKS} that differ can be held in memory")
+        return self
 
     @model_validator(mode="after")
     def _ranks_exist(self) -> Self:

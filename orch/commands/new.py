@@ -101,10 +101,23 @@ def _in_project(name: str) -> tuple[Path, Path]:
     stem = name.replace("-", "_")
     file = here.file or here.root / "orch.toml"
     code, test = here.root / f"{stem}.py", here.root / f"test_{stem}.py"
+    if not code.exists():
+        _refuse_hidden(name, stem, here.root)
     listed = with_module(file.read_text(encoding="utf-8") if file.exists() else "", stem, file)
     _write(_technique_files(name, stem, code, test))
     file.write_text(listed, encoding="utf-8")
     return _short(code), _short(test)
+
+
+def _refuse_hidden(name: str, stem: str, root: Path) -> None:
+    """Refuse a module that would hide an installed one of its name: with a torch.py in a project nothing trains there."""
+    from importlib.machinery import PathFinder
+
+    spec = PathFinder.find_spec(stem)
+    places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+    if spec is not None and not any(Path(place).is_relative_to(root) for place in places if place):
+        message = f"{stem}.py would stand in the way of the installed module {stem}"
+        raise OrchError(message, code="E010", hint=f"such as my-{name}")
 
 
 def with_module(text: str, module: str, file: Path) -> str:

@@ -78,6 +78,8 @@ def command(
 
 def _refuse_unmeant(elsewhere: bool, on: str | None, goes_on: bool, trace: Path | None, job: object) -> None:
     """Raise OrchError (E001) for options that mean nothing together: about a job where there is none, and the other way."""
+    if on is not None and not on.strip():
+        raise OrchError("--on is empty", code="E001", hint="leave it out, or name a way: local")
     if elsewhere and trace is not None:
         hint = "trace.json in the run directory is the same"
         raise OrchError("--trace is written where a run ends, which is elsewhere", code="E001", hint=hint)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from orch.errors import OrchError, Position, did_you_mean
 from orch.models.attention import Attention
+from orch.models.files import read_text
 from orch.models.kinds import Interface, refuse_mismatch
 from orch.models.model import Model, ModelKnobs, Parts, validated
 
@@ -298,12 +299,13 @@ def read_profile(path: Path, where: Position | None = None) -> Profile:
     from orch.models.profile import Profile
 
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_text(path))
     except FileNotFoundError:
         raise OrchError(f"there is no profile {path}", code="E411", where=where) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         hint = "a profile is JSON, or a folder with modules.csv and tensors.csv"
-        raise OrchError(f"{path} is no profile: {error}", code="E411", where=where, hint=hint) from None
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise OrchError(f"{path} is no profile: {reason}", code="E411", where=where, hint=hint) from None
     if not isinstance(data, dict):
         raise OrchError(f"{path} is no profile: it holds no object", code="E411", where=where)
     return Profile.from_json(data)

@@ -348,7 +348,7 @@ class Profile:
                 ),
                 attentions=tuple(Attention.read(one) for one in data.get("attentions", ())),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise _bad(str(data.get("name", "?")), f"not a profile: {error}") from None
 
 

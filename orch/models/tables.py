@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from orch.errors import OrchError, Position
+from orch.models.files import read_text
 from orch.models.profile import Module, Profile, Tensor
 
 T = TypeVar("T")
@@ -129,13 +130,14 @@ class _Table:
 
 def _table(path: Path, columns: tuple[str, ...]) -> _Table:
     try:
-        text = path.read_text(encoding="utf-8").splitlines()
+        text = read_text(path).splitlines()
     except FileNotFoundError:
         raise OrchError(
             f"there is no table {path.name} in {path.parent}", code="E411", where=Position(str(path))
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise OrchError(f"cannot read the table: {error}", code="E411", where=Position(str(path))) from None
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise OrchError(f"cannot read the table: {reason}", code="E411", where=Position(str(path))) from None
     comments = [line.lstrip("# ") for line in text if line.startswith("#")]
     body = [(number, line) for number, line in enumerate(text, start=1) if line and not line.startswith("#")]
     # Names hold no commas and no quotes, so splitting is enough, and three times as fast as the csv module.

@@ -27,7 +27,7 @@ from orch.recipe.stacks import Stack, build_members
 from orch.recipe.staged import check_stages, staged, staged_layout
 from orch.recipe.subject import chosen_data, chosen_model, subject_knobs
 from orch.recipe.sweep import LEARNED, Sweep, unreadable
-from orch.recipe.tree import Node, dotted, mapping
+from orch.recipe.tree import Node, dotted, kind, mapping
 from orch.workload.layout import Layout
 
 if TYPE_CHECKING:
@@ -173,6 +173,10 @@ def check(composed: Composed) -> Recipe:
 
 
 def _cluster(node: Node) -> ClusterSpec:
+    name = node.get("name")
+    if name is not None and name.text is None and not (isinstance(name.value, str) and name.value.strip()):
+        message = f"cluster.name must be text; it is {kind(name)}"
+        raise OrchError(message, code="E212", where=name.where, hint="remove it, or write a word")
     described = mapping({key: child for key, child in node.items() if key != "name"}, node.where, node.key_where)
     spec: ClusterSpec = checked(ClusterSpec.model_validate, described, ("cluster",), ClusterSpec)
     return spec

@@ -6,6 +6,7 @@ of several things (the optimizer) are replaced when the child names another one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from orch.recipe.overrides import (
 from orch.recipe.references import first_missing, resolve
 from orch.recipe.schema import RecipeFile
 from orch.recipe.short_forms import written_out
-from orch.recipe.source import display, read_file
+from orch.recipe.source import display, folded_key, read_file
 from orch.recipe.tree import Node, kind, mapping
 
 ONE_OF = {("train", "optimizer"), ("sweep", "sampler"), ("sweep", "pruner")}
@@ -57,10 +58,29 @@ def compose(recipe: str | Path, overrides: Sequence[str] = ()) -> Composed:
     tree = normalise(apply_overrides(_with_lists(normalise(tree), outside), outside))
     tree = _with_cluster(tree, [file.parent for file in files])
     tree = apply_overrides(tree, inside)
+    _refuse_collisions(tree)
     tree = _with_profile(resolve(tree), path.parent)
     if missing := first_missing(tree):
         raise missing
     return Composed(tree, path, files)
+
+
+def _refuse_collisions(tree: Node) -> None:
+    """Refuse keys of one mapping that differ in case only, or in `_` and `-`, wherever each was written: a file by itself
+    may hold no two such, and a child or an override that adds one mistook its name.
+    """
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        seen: dict[str, tuple[str, Node]] = {}
+        for key, below in node.items():
+            waiting.append(below)
+            other, first = (
+                seen.setdefault(folded_key(key), (key, below)) if isinstance(node.value, Mapping) else (key, below)
+            )
+            if other != key:
+                message = f"{quoted(key)} collides with {quoted(other)} ({first.place})"
+                raise OrchError(message, code="E110", where=below.place, hint="keep one of them")
 
 
 def _with_lists(tree: Node, overrides: Sequence[Override]) -> Node:
@@ -96,7 +116,7 @@ def _lineage(path: Path) -> tuple[Node, tuple[Path, ...]]:
     name: Node | None = None
     while True:
         where = name.where if name is not None else None
-        real = path.absolute().resolve()
+        real = Path(os.path.realpath(path))  # unlike resolve(), no error where links lead in a circle: reading says it
         if real in seen:
             circle = " extends ".join(display(file) for file in [*files[seen.index(real) :], path])
             raise OrchError(f"extends leads in a circle: {circle}", code="E140", where=where, hint="remove one of them")

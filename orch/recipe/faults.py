@@ -125,6 +125,10 @@ def _fault(tree: Node, error: Any, prefix: Path, model: type[BaseModel] | None) 
             return OrchError(f"unknown key {quoted(path[-1])} in {within}", code="E210", where=node.place, hint=hint)
         case "literal_error" | "enum":
             return _not_one_of(name, node, error["ctx"]["expected"])
+        case "string_pattern_mismatch":
+            what, found = (name, kind(node)) if loc[-1] != "[key]" else ("the name ", quoted(path[-1]))
+            message = f"{what}must be made of letters, digits and . _ / - between two of them; it is {found}"
+            return OrchError(message, code="E215", where=node.where if loc[-1] != "[key]" else node.place)
         case "value_error" if loc and loc[-1] == "[key]":
             message = f"the name {quoted(path[-1])} {clipped(str(error['ctx']['error']), 300)}"
             return OrchError(message, code="E215", where=node.place)

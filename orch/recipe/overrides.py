@@ -125,6 +125,9 @@ def _value(text: str, where: Position) -> Node:
         hint = error.hint or "quote the value: KEY='\"...\"'"
         raise OrchError(error.message, code=error.code, where=where, hint=hint) from None
     _all_read(text, where)
+    if node is not None and node.value is None and text.strip() not in ("null", "~"):
+        hint = "KEY=null removes a key; text that begins with & needs quotes"
+        raise OrchError(f"{quoted(text)} is a name for a value that is not there", code="E133", where=where, hint=hint)
     if node is None:
         hint = "quote it: KEY='\"# text\"'"
         raise OrchError("has only a comment as its value", code="E133", where=where, hint=hint)

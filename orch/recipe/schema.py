@@ -11,8 +11,9 @@ from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_va
 
 from orch.errors import did_you_mean
 from orch.recipe.failures import FaultEntry
-from orch.recipe.section import Count, NearNameError, Section
+from orch.recipe.section import Count, Name, NearNameError, Section
 from orch.recipe.sweep import Sweep
+from orch.recipe.unknown import Unknown
 from orch.units import Fraction, Seconds
 
 WAYS = ("inline", "processes", "local", "emulate", "torchrun")
@@ -27,14 +28,6 @@ LATER = {
     "tune": "an equal tuning budget for every stack",
 }
 """Sections that a recipe may not use yet, and what they will hold: refused by name, never ignored."""
-
-
-def _name(value: str) -> str:
-    if not value.strip() or not value.isprintable() or len(value) > 100 or value[0] in ".-" or set(value) & set("/\\"):
-        raise ValueError(
-            "must be printable text of at most 100 characters, without a slash and not beginning with . or -"
-        )
-    return value
 
 
 def _import_path(value: str) -> str:
@@ -58,7 +51,6 @@ def _reach(value: str) -> str:
     return value
 
 
-Name = Annotated[str, AfterValidator(_name)]
 ImportPath = Annotated[str, AfterValidator(_import_path)]
 Reach = Annotated[str, AfterValidator(_reach)]
 Version = Annotated[int, AfterValidator(_version), WithJsonSchema({"const": 1})]
@@ -177,7 +169,7 @@ class Checkpoint(Section):
         default=None, description="steps between two, each taken at the end of a block; default: about a minute"
     )
     keep: Count = Field(default=1, description="how many stay of each training, the newest")
-    path: str | None = Field(
+    path: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, description="a folder, or a URL that fsspec knows, for all ranks; default: in the run's directory"
     )
 
@@ -319,26 +311,6 @@ class Compute(Section):
     def step_s(self, batch: int) -> float:
         """Return seconds of a step of `batch` samples."""
         return self.step if self.step is not None else batch / (self.throughput or 1.0)
-
-
-class Unknown(Section):
-    """What is known of an input that nobody can state: a range or a few choices, and why."""
-
-    range: Annotated[list[Any], Field(min_length=2, max_length=2)] | None = Field(
-        default=None,
-        description="lowest and highest value, written like the value itself; drawn evenly in its logarithm",
-    )
-    choices: Annotated[list[Any], Field(min_length=2)] | None = Field(
-        default=None, description="values of which one holds; drawn evenly"
-    )
-    source: Annotated[str, Field(min_length=1)] = Field(description="where the range or the choices come from")
-    evidence: list[str] = Field(default=[], description="ids of published rows it was derived from")
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        if (self.range is None) == (self.choices is None):
-            raise ValueError("must hold exactly one of range, choices")
-        return self
 
 
 Stacks = dict[Name, dict[str, dict[str, Any]]]

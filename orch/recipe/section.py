@@ -6,7 +6,15 @@ A section that is a default is made by `model_construct`, which takes defaults a
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+
+def _name(value: str) -> str:
+    if not value.strip() or not value.isprintable() or len(value) > 100 or value[0] in ".-" or set(value) & set("/\\"):
+        raise ValueError(
+            "must be printable text of at most 100 characters, without a slash and not beginning with . or -"
+        )
+    return value
 
 
 class Section(BaseModel):
@@ -24,3 +32,6 @@ class NearNameError(ValueError):
 
 
 Count = Annotated[int, Field(ge=1)]
+
+Name = Annotated[str, AfterValidator(_name)]
+"""A name that becomes a folder or a file: of an experiment, a stack."""

@@ -62,7 +62,11 @@ def _bytes(path: Path, name: str) -> bytes:
 
 def _beside(path: Path) -> str:
     try:
-        stems = {entry.stem: entry.name for entry in path.parent.iterdir() if entry.suffix in (".yaml", ".yml")}
+        stems = {
+            entry.stem: entry.name
+            for entry in path.parent.iterdir()
+            if entry.suffix in (".yaml", ".yml") and entry.exists()
+        }
     except OSError:
         stems = {}
     near = nearest(path.stem, stems)
@@ -80,6 +84,11 @@ def _decode(data: bytes, name: str) -> str:
         found = f"the byte 0x{data[error.start]:02x} is not UTF-8"
         raise OrchError(found, code="E103", where=where, hint="save the file as UTF-8") from None
     return text
+
+
+def folded_key(text: str) -> str:
+    """Return a key as it is compared with others: keys that differ in case, `_` or `-`, or form of Unicode collide."""
+    return unicodedata.normalize("NFKC", text).casefold().replace("_", "-").strip()
 
 
 class Origin:
@@ -290,7 +299,7 @@ class _Builder:
                 hint="keys are words; put a key such as 'null' in quotes",
             )
         if not frame.merging:
-            folded = unicodedata.normalize("NFKC", text).casefold().replace("_", "-").strip()
+            folded = folded_key(text)
             if folded in frame.folded:
                 first, place = frame.folded[folded]
                 again = (

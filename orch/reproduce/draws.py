@@ -19,7 +19,7 @@ from orch.cluster import Cluster
 from orch.cluster.link import Link
 from orch.errors import OrchError, Position, quoted
 from orch.recipe import Recipe
-from orch.recipe.schema import Unknown
+from orch.recipe.unknown import Unknown
 from orch.reproduce.sobol import MAX_DIMENSIONS, NUM_DRAWS, sobol
 from orch.units import BYTES_PER_SECOND, FLOPS_PER_SECOND, SECONDS, SECONDS_PER_BYTE, Dimension, parse_fraction
 

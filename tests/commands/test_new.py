@@ -70,6 +70,10 @@ def test_nothing_is_replaced(orch, project: Path) -> None:
         (("technique", "My Idea"), "such as my-idea [E010]"),
         (("technique", "2fast"), "such as my-idea [E010]"),
         (("technique", "class"), "class.py would stand in the way of Python's own class; such as my-class [E010]"),
+        (
+            ("technique", "numpy"),
+            "numpy.py would stand in the way of the installed module numpy; such as my-numpy [E010]",
+        ),
         (("technique", "json"), "json.py would stand in the way of Python's own json; such as my-json [E010]"),
         (("technique", "mg-wfbp"), "there is a technique named 'mg-wfbp' already; see orch show mg-wfbp [E011]"),
         (("recipe", "mine"), "there is a recipe named 'mine' already; see orch show mine [E011]"),

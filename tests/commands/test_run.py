@@ -115,6 +115,7 @@ def test_a_run_that_fails_ends_with_3_and_names_the_cell(project: Path) -> None:
         (["mine", "--on", "processes"], "the recipe names no data, so it can be planned but not run"),
         (["small"], "nothing says what to run on; give --on local, or --simulate"),
         (["small", "--on", "somewhere"], "somewhere"),
+        (["small", "--on", ""], "--on is empty"),
         (["smal"], "did you mean small?"),
     ],
 )

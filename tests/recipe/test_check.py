@@ -342,3 +342,47 @@ def test_workers_that_share_samples_read_one_batch(changed: Changed) -> None:
 def test_what_mixtures_cannot_do_is_said(changed: Changed, overrides: list[str], message: str) -> None:
     with pytest.raises(OrchError, match=re.escape(message)):
         changed(*overrides)
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        # Two keys that are one once they are read.
+        ("cluster.speed={0: 0.5, 00: 0.7}", "the name '00' is another way to write rank 0; write 0"),
+        ("cluster.speed={1: 0.5, '\u0661': 0.7}", "the name '\u0661' is another way to write rank 1"),
+        ("cluster.unequal={1: {speed: 0.5}, 01: {speed: 0.7}}", "the name '01' is another way to write rank 1"),
+        ("cluster.links.inter={measured: [{ranks: 2, table: {1KiB: 1us, 1024B: 5us, 1MiB: 9us}}], source: s}",
+         "table has 1KiB and 1024B, which are the same size; keep one"),
+        ("cluster.links.inter={measured: [{ranks: 2, alpha: 1us, beta: 1ns/B}, {ranks: 2, alpha: 2us, beta: 1ns/B}], source: s}",
+         "measures the all-reduce of 2 ranks twice; keep one"),
+        # Names that differ from one of the file in case, `_` or form of Unicode only.
+        ("stacks.Plain=[each]", "'Plain' collides with 'plain' (r.yaml:11:3); keep one of them [E110]"),
+        ("stacks.PL\u0410IN=[]", "the stack 'PL\u0410IN' is empty"),  # a Cyrillic A is another letter
+        ("techniques.Squeeze={}", "'Squeeze' collides with 'squeeze'"),
+        ("cluster.Nodes=3", "'Nodes' collides with 'nodes'"),
+        # Words that say nothing.
+        ("name=&x", "'&x' is a name for a value that is not there; KEY=null removes a key"),
+        ("cluster.name=[a]", "cluster.name must be text; it is a list"),
+        ("cluster.device.source='  '", "must be text, not blank"),
+        ("train.checkpoint={path: ''}", "must be text, not empty"),
+        # Names of a closed list as keys.
+        ("cluster.device.rate={fp23: 1TFLOP/s}", "unknown key 'fp23' in cluster.device.rate; did you mean fp32? [E210]"),
+        ("cluster.labels={'a b': c}", "the name must be made of letters, digits and . _ / - between two of them; it is 'a b'"),
+        ("cluster.labels={a: 'b c'}", "cluster.labels.a must be made of letters, digits and"),
+        # More than can be counted, or held in memory.
+        ("cluster.nodes=9000000000000000000", "1.8e+19 ranks; at most 1099511627776 can be planned"),
+        ("cluster={use: tiny, nodes: 1000000, jitter: 5%}", "2000000 ranks that differ (jitter, speed, unequal); at most"),
+        ("cluster={use: tiny, nodes: 1000000, speed: {0: 0.5}}", "2000000 ranks that differ"),
+    ],
+)  # fmt: skip
+def test_what_would_be_taken_for_something_else_is_refused(fault: Fault, override: str, line: str) -> None:
+    assert line in fault(GOOD, override)
+
+
+def test_many_ranks_that_are_alike_are_planned(changed: Changed) -> None:
+    assert changed("cluster.nodes=1000000000").described.world_size == 2_000_000_000
+
+
+def test_a_child_cannot_add_a_stack_that_differs_in_case(fault: Fault, good: Path) -> None:
+    line = fault("extends: good.yaml\nstacks: {Plain: [together]}\n")
+    assert "r.yaml:2:10: 'Plain' collides with 'plain' (good.yaml:11:3); keep one of them [E110]" in line

@@ -191,3 +191,12 @@ def test_references_see_overrides_and_the_cluster(lab: Path) -> None:
 def test_a_recipe_needs_a_name(lab: Path, name: str) -> None:
     with pytest.raises(OrchError, match=r"a recipe has no name here; give a name or the path of a YAML file \[E150\]"):
         locate(name)
+
+
+def test_links_in_a_circle_and_to_nothing_are_said(tmp_path: Path) -> None:
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    (tmp_path / "gone.yaml").symlink_to("nowhere.yaml")
+    with pytest.raises(OrchError, match=r"loop\.yaml: cannot be read: Too many levels of symbolic links \[E101\]"):
+        compose(tmp_path / "loop.yaml")
+    with pytest.raises(OrchError, match=r"gone\.yaml: there is no such file; orch list recipes"):
+        compose(tmp_path / "gone.yaml")
