@@ -115,9 +115,9 @@ def divides_by_nothing(plan, context, config):
 )
 def test_what_a_stranger_does_wrong_is_not_a_fault_of_orch(rewrite, line):
     broken = replace(wfbp.technique, name="x", rewrite=rewrite)
-    plan = data_parallel(profile([(1,)] * 2, [1.0] * 2), 2, 1)
+    model = profile([(1,)] * 2, [1.0] * 2)
     with pytest.raises(OrchError, match=line) as caught:
-        apply(plan, [Member(broken, Knobs())], context(plan, cluster(2)))
+        apply(data_parallel(model, 2, 1), [Member(broken, Knobs())], context(model, cluster(2)))
     assert caught.value.code == "E223"
     assert caught.value.exit_code == 2
 
