@@ -353,9 +353,10 @@ class Judge:
 def _summed(claim: Claim, cells: Sequence[CellResult]) -> ClaimResult:
     """Return a claim's result: the worst verdict of the cells that have one, on the weakest evidence of those."""
     judged = [(cell, cell.verdict) for cell in cells if cell.verdict is not None]
+    if not cells:
+        return ClaimResult(claim, (), Evidence.NONE, Outcome.NOT_JUDGED, "the paper left every cell of it empty")
     if not judged:
-        why = cells[0].evidence_why if cells else "the paper left every cell of it empty"
-        return ClaimResult(claim, tuple(cells), Evidence.FITTED if cells else Evidence.NONE, None, why)
+        return ClaimResult(claim, tuple(cells), Evidence.FITTED, None, cells[0].evidence_why)
     order = list(Evidence)
     evidence = max((cell.evidence for cell, _ in judged), key=order.index)
     verdict = worst([verdict for _, verdict in judged])

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import optuna
 
 from orch.errors import OrchError
-from orch.sweep.study import Plan, Store, storage_of
+from orch.sweep.study import Plan, Store, storage_of, turn_of
 from orch.track import encoding
 
 Answer = Literal["keep", "redo", "diff"]
@@ -46,7 +46,7 @@ def open_study(
     to do.
     """
     facts = {**fixed, "around": dict(around.facts)}
-    turn = place.with_suffix(".turn")
+    turn = turn_of(plan.storage, place)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -348,6 +348,19 @@ def storage_of(url: str) -> BaseStorage:
         raise OrchError(f"the storage {_shown(url)} cannot be used: {reason}", code="E633") from None
 
 
+def turn_of(url: str, place: Path) -> Path:
+    """Return the file by whose lock drivers of a study take turns: beside the storage, whatever directory of runs each has.
+
+    A database that is no file has none; `place` is a file of this directory of runs, whose drivers then take turns.
+    """
+    path = url
+    if "://" in url:
+        from sqlalchemy.engine import make_url  # a fifth of a second, which a journal does without
+
+        path = (make_url(url).database or "") if url.startswith("sqlite") else ""
+    return Path(path).absolute().with_suffix(".turn") if path not in ("", ":memory:") else place.with_suffix(".turn")
+
+
 def _shown(url: str) -> str:
     from orch.track.redact import redact_text
 

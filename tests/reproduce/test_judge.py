@@ -209,7 +209,7 @@ def test_an_aggregate_is_of_the_cells_that_the_paper_filled(changed, folder) -> 
     assert cell.published == pytest.approx((WFBP_S / ONE_S,))
     (folder / "times.csv").write_text(table.replace("10,7", "10,").replace("11,9", "11,"))
     result = only(changed(claims=whole))
-    assert (result.outcome, result.why) == (None, "the paper left every cell of it empty")
+    assert (result.outcome, result.why) == (Outcome.NOT_JUDGED, "the paper left every cell of it empty")
 
 
 def test_values_reach_a_recipe_as_the_paper_wrote_them(changed) -> None:

@@ -13,7 +13,7 @@ import pytest
 from orch.errors import OrchError
 from orch.sweep.metrics import Constraint, Objective, Sought
 from orch.sweep.samplers import Samplers
-from orch.sweep.study import About, Plan, Record, Store, best_of, journal_path, storage_of
+from orch.sweep.study import About, Plan, Record, Store, best_of, journal_path, storage_of, turn_of
 
 TIME = Sought((Objective("step_time", False),))
 DEAD = {"host": "x", "boot": "y", "pid": 1, "born": "0"}
@@ -229,3 +229,11 @@ def test_a_pruner_that_only_its_use_refuses_is_named(recipe, tmp_path) -> None:
     found.tell(first, About("complete", {"step_time": 1.0}, "cell", "measured"))
     with pytest.raises(OrchError, match="HyperbandPruner: math domain error"):
         found.report(second, 1.0, 1)
+
+
+def test_drivers_take_turns_beside_the_storage_wherever_their_runs_are(tmp_path) -> None:
+    places = [tmp_path / name / "own.journal" for name in "ab"]
+    for url in (f"sqlite:///{tmp_path}/team.db", str(tmp_path / "team.journal")):
+        assert {turn_of(url, place) for place in places} == {tmp_path / "team.turn"}
+    for url in ("sqlite://", "sqlite:///:memory:", "postgresql://host/team"):
+        assert [turn_of(url, place) for place in places] == [place.with_suffix(".turn") for place in places]
