@@ -26,7 +26,8 @@ from orch.sweep.rehearsal import rehearse
 from orch.sweep.results import Document, document
 from orch.sweep.samplers import Samplers, pruner_of
 from orch.sweep.settings import Settings, frame_facts
-from orch.sweep.study import COMPLETE, FAILED, INFEASIBLE, Plan, Record, Store, journal_path
+from orch.sweep.storage import journal_path
+from orch.sweep.study import COMPLETE, FAILED, INFEASIBLE, Plan, Record, Store
 from orch.sweep.view import View
 from orch.track.settings import runs_root
 from orch.track.tracker import RunLog

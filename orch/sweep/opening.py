@@ -13,7 +13,8 @@ from typing import Any, Literal
 import optuna
 
 from orch.errors import OrchError
-from orch.sweep.study import Plan, Store, storage_of, turn_of
+from orch.sweep.storage import storage_of, turn_of
+from orch.sweep.study import Plan, Store
 from orch.track import encoding
 
 Answer = Literal["keep", "redo", "diff"]

@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from orch.errors import OrchError
 from orch.recipe.space import Parameter
-from orch.sweep.journal import Journal, locked
+from orch.sweep.journal import locked
 from orch.sweep.metrics import Sought, key
 from orch.sweep.samplers import Samplers, chosen_of, distribution, pruner_of, refused, suggested
-from orch.track.directory import slug
+from orch.sweep.storage import storage_of
 from orch.track.state import Owner
 
 ABOUT = "orch"
@@ -335,41 +334,6 @@ class Store:
 def _says(value: Any) -> bool:
     """Whether a value says anything; the number 0 does."""
     return value not in (None, "", {}) and value is not False
-
-
-def storage_of(url: str) -> BaseStorage:
-    """Return the storage at a path, or at the URL of a database. Raises OrchError (E633) where there is none."""
-    try:
-        return JournalStorage(Journal(Path(url))) if "://" not in url else RDBStorage(url)
-    except OSError as error:
-        raise OrchError(f"the journal {url} cannot be kept: {error.strerror or error}", code="E633") from None
-    except Exception as error:  # noqa: BLE001 - SQLAlchemy, a driver or the network says no, each in its own way
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise OrchError(f"the storage {_shown(url)} cannot be used: {reason}", code="E633") from None
-
-
-def turn_of(url: str, place: Path) -> Path:
-    """Return the file by whose lock drivers of a study take turns: beside the storage, whatever directory of runs each has.
-
-    A database that is no file has none; `place` is a file of this directory of runs, whose drivers then take turns.
-    """
-    path = url
-    if "://" in url:
-        from sqlalchemy.engine import make_url  # a fifth of a second, which a journal does without
-
-        path = (make_url(url).database or "") if url.startswith("sqlite") else ""
-    return Path(path).absolute().with_suffix(".turn") if path not in ("", ":memory:") else place.with_suffix(".turn")
-
-
-def _shown(url: str) -> str:
-    from orch.track.redact import redact_text
-
-    return redact_text(url)
-
-
-def journal_path(root: Path, recipe: str, study: str) -> Path:
-    """Return where the journal of a study lies: beside the runs of its recipe."""
-    return root / slug(recipe) / "sweeps" / f"{slug(study)}.journal"
 
 
 def best_of(records: Sequence[Record], sought: Sought) -> Record | None:

@@ -13,7 +13,7 @@ import pytest
 from orch.errors import OrchError
 from orch.sweep.metrics import Constraint, Objective, Sought
 from orch.sweep.samplers import Samplers
-from orch.sweep.study import About, Plan, Record, Store, best_of, journal_path, storage_of, turn_of
+from orch.sweep.study import About, Plan, Record, Store, best_of
 
 TIME = Sought((Objective("step_time", False),))
 DEAD = {"host": "x", "boot": "y", "pid": 1, "born": "0"}
@@ -184,17 +184,6 @@ def test_several_objectives_have_a_front(recipe, tmp_path) -> None:
     assert [trial.number for trial in found.study.best_trials] == [0, 1]
 
 
-def test_a_storage_that_is_not_there(tmp_path) -> None:
-    with pytest.raises(OrchError, match=r"^the storage .* cannot be used: .*\[E633\]$"):
-        storage_of(f"sqlite:///{tmp_path}/no/such/folder/s.db")
-
-
-def test_a_secret_of_a_storage_is_not_shown() -> None:
-    with pytest.raises(OrchError) as caught:
-        storage_of("nonsense://me:hunter2@host/x")
-    assert "hunter2" not in str(caught.value)
-
-
 def test_a_record_as_json() -> None:
     about = About("complete", {"step_time": 1.0}, "c", "measured", run_dir="r", contended=True, same_as=0)
     assert Record(3, "complete", {"stack": "a"}, about).to_json() == {
@@ -203,10 +192,6 @@ def test_a_record_as_json() -> None:
     }  # fmt: skip
     assert Record(4, "running", {}, About("running")).to_json()["values"] is None
     json.dumps(Record(3, "complete", {}, about).to_json())
-
-
-def test_a_journal_lies_beside_the_runs(tmp_path) -> None:
-    assert journal_path(tmp_path, "my recipe", "a/b").parent.parent.parent == tmp_path
 
 
 def test_a_sampler_that_cannot_propose_gives_the_trial_back(recipe, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,11 +214,3 @@ def test_a_pruner_that_only_its_use_refuses_is_named(recipe, tmp_path) -> None:
     found.tell(first, About("complete", {"step_time": 1.0}, "cell", "measured"))
     with pytest.raises(OrchError, match="HyperbandPruner: math domain error"):
         found.report(second, 1.0, 1)
-
-
-def test_drivers_take_turns_beside_the_storage_wherever_their_runs_are(tmp_path) -> None:
-    places = [tmp_path / name / "own.journal" for name in "ab"]
-    for url in (f"sqlite:///{tmp_path}/team.db", str(tmp_path / "team.journal")):
-        assert {turn_of(url, place) for place in places} == {tmp_path / "team.turn"}
-    for url in ("sqlite://", "sqlite:///:memory:", "postgresql://host/team"):
-        assert [turn_of(url, place) for place in places] == [place.with_suffix(".turn") for place in places]
