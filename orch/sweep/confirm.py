@@ -84,10 +84,9 @@ def _gain(
 ) -> dict[str, Any]:
     baseline, recipe = outcome.recipe.baseline.name, outcome.recipe
     if objective.metric in ("step_time", "throughput", "speedup"):
-        scale = 1.0
-        if objective.metric == "throughput":
-            scale = recipe.batch_per_worker(name) / recipe.batch_per_worker(baseline)
-        return _speedup(result.speedup, scale)
+        batch, base_batch = recipe.batch_per_worker(name), recipe.batch_per_worker(baseline)
+        found = _speedup(result.speedup, batch / base_batch if objective.metric == "throughput" else 1.0)
+        return {**found, "text": found["text"] + _unlike(objective, batch, base_batch)}
     best, base = values[name][objective.metric], values[baseline][objective.metric]
     pairs = _by_seed(objective, outcome, name, baseline)
     spread = stdev(pairs) / math.sqrt(len(pairs)) if len(pairs) > 1 else None
@@ -96,6 +95,13 @@ def _gain(
         "n": len(pairs), "standard_error": spread, "distinguishable": None if spread is None else fmean(pairs) > 2 * spread,
         "text": _told(objective, best, base, len(pairs)),
     }  # fmt: skip
+
+
+def _unlike(objective: Objective, batch: int, base: int) -> str:
+    """Return what a reader of a ratio of step times must know where the steps are not of the same samples."""
+    if batch == base or objective.metric not in ("step_time", "speedup"):
+        return ""
+    return f"; of steps of {batch} samples a worker over steps of {base}: ask for throughput"
 
 
 def _speedup(found: Speedup, scale: float) -> dict[str, Any]:
@@ -127,12 +133,15 @@ def _told(objective: Objective, best: float, base: float, seeds: int) -> str:
 def simulated(settings: Settings, simulator: Simulator, params: Mapping[str, Any], sought: Sought) -> dict[str, Any]:
     """Return the predictions of baseline and best beside each other: a prediction has no blocks to be lucky in."""
     objective, base = sought.objectives[0], settings.recipe
-    best = simulator.values(settings.trial(params))
-    baseline = simulator.values(Trial(base, base.baseline.name))
+    trial, plain = settings.trial(params), Trial(base, base.baseline.name)
+    best, baseline = simulator.values(trial), simulator.values(plain)
+    batch, base_batch = (one.recipe.batch_per_worker(one.stack) for one in (trial, plain))
     gain = objective.gain(best[objective.metric], baseline[objective.metric])
     return {
         "mode": "simulated", "over": base.baseline.name, "values": _keyed(best), "baseline": _keyed(baseline),
-        "gain": {"median": gain, "of": "ratio", "text": f"{gain:.2f}x (simulated)"}, "run_dir": None,
+        "gain": {"median": gain, "of": "ratio",
+                 "text": f"{gain:.2f}x (simulated){_unlike(objective, batch, base_batch)}"},
+        "run_dir": None,
     }  # fmt: skip
 
 

@@ -49,3 +49,17 @@ def test_predictions_of_both(recipe) -> None:
     ratio = found["baseline"]["step_time_s"] / found["values"]["step_time_s"]
     assert found["gain"]["median"] == pytest.approx(ratio)
     assert found["mode"] == "simulated"
+
+
+def test_a_ratio_of_steps_of_other_samples_says_so(recipe) -> None:
+    varied = ["sweep.over={stack: [merged], train.batch_per_worker: [1, 2, 32]}"]
+    base = recipe(*varied)
+    assert base.sweep is not None
+    batch = base.batch_per_worker("ddp")
+    found = [
+        simulated(Settings(base, varied), Simulator(["step_time"]), {"stack": "merged", "train.batch_per_worker": asked},
+                  Sought.of(base.sweep))["gain"]["text"]
+        for asked in (batch, batch + 1)
+    ]  # fmt: skip
+    assert "samples" not in found[0]
+    assert f"; of steps of {batch + 1} samples a worker over steps of {batch}: ask for throughput" in found[1]
