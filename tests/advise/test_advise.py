@@ -44,7 +44,7 @@ def test_gains_are_those_that_plan_predicts(resnet) -> None:
 @pytest.mark.parametrize(
     "cluster",
     [
-        "cluster.sharing={compute_slowdown: 1.2, communication_slowdown: 1.1, lanes: 2, wait: 1ms, source: a test}",
+        "cluster.sharing={compute_slowdown: 1.2, communication_slowdown: 1.1, lanes: 2, source: a test}",
         "cluster.jitter=0.1",
     ],
 )
