@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import mean, median
+from statistics import fmean, median
 from time import perf_counter, process_time, thread_time
 from typing import Any
 
@@ -69,7 +69,7 @@ def merge(times: Sequence[LinkTimes]) -> LinkTimes:
     seconds = {
         way: {
             name: {
-                size: (mean if way == STOLEN else median)([other.seconds[way][name][size] for other in times])
+                size: (fmean if way == STOLEN else median)([other.seconds[way][name][size] for other in times])
                 for size in found
                 if all(size in other.seconds[way][name] for other in times)
             }
@@ -130,15 +130,15 @@ class _Meter:
         self._unit_s, self._share = self._pace(PACE_S)
 
     def collective(self, launch: Launch, budget_s: float) -> dict[str, float]:
-        """Return the seconds of one collective in every way."""
+        """Return the seconds of one collective in every way: means, as a block's step time is one, hiccups included."""
         self._queue(launch, 1)
         first_s = self.agreed(self._queue(launch, 1))
         long = first_s > LONG_S
         queue = 1 if long else max(SHORTEST_QUEUE, min(LONGEST_QUEUE, int(budget_s / 8 / first_s)))
         rounds = 1 if long else max(FEWEST_ROUNDS, min(ROUNDS, int(budget_s / 8 / (queue * first_s))))
         singles = max(FEWEST_ROUNDS, min(2 * ROUNDS, int(budget_s / 8 / first_s)))
-        single = median(self._queue(launch, 1) for _ in range(singles))
-        queued = single if long else median(self._queue(launch, queue) for _ in range(rounds))
+        single = fmean(self._queue(launch, 1) for _ in range(singles))
+        queued = single if long else fmean(self._queue(launch, queue) for _ in range(rounds))
         result = {QUEUED: queued, SINGLE: single}
         alone = [self._beside(launch, 1)]
         beside_s = max(first_s, self.agreed(alone[0][0]))
@@ -148,9 +148,9 @@ class _Meter:
         queue = max(SHORTEST_QUEUE, min(LONGEST_QUEUE, int(budget_s / 4 / beside_s)))
         rounds = 0 if slow else max(FEWEST_ROUNDS, min(ROUNDS, int(budget_s / 4 / (queue * beside_s))))
         beside = [self._beside(launch, queue) for _ in range(rounds)] or alone
-        result[BESIDE_SINGLE] = median(time for time, _ in alone)
-        result[BESIDE] = median(time for time, _ in beside)
-        result[STOLEN] = max(0.0, mean(stolen for _, stolen in beside))
+        result[BESIDE_SINGLE] = fmean(time for time, _ in alone)
+        result[BESIDE] = fmean(time for time, _ in beside)
+        result[STOLEN] = max(0.0, fmean(stolen for _, stolen in beside))
         return result
 
     def _queue(self, launch: Launch, number: int) -> float:
