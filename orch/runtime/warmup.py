@@ -141,13 +141,14 @@ def speed(worker: Place, subject: Subject, seed: int, steps: int) -> tuple[Turn,
         worker.cache[key]()
     step = worker.cache[key]
     turns = []
-    with _uncollected():
-        for _ in range(steps):
-            _pause(worker)
-            begin, own = time.monotonic(), time.thread_time()
-            step()
-            ran_s = time.thread_time() - own
-            turns.append(Turn(begin, time.monotonic(), ran_s))
+    gc.disable()  # collecting first, as elsewhere, would take longer than the steps, before every block
+    for _ in range(steps):
+        _pause(worker)
+        begin, own = time.monotonic(), time.thread_time()
+        step()
+        ran_s = time.thread_time() - own
+        turns.append(Turn(begin, time.monotonic(), ran_s))
+    gc.enable()
     return tuple(turns)
 
 
@@ -239,10 +240,11 @@ def measure(
 def _pause(worker: Place) -> None:
     """Return when all ranks are here, and some time after, as if each had waited for a collective: what the processor had
     at hand is gone then. And from a pause all go on at once; from a meeting one after another, and the first have the
-    machine to themselves.
+    machine to themselves. A rank that is alone waits for nobody.
     """
-    meet(worker)
-    time.sleep(PAUSE_S)
+    if worker.world_size > 1:
+        meet(worker)
+        time.sleep(PAUSE_S)
 
 
 @contextmanager

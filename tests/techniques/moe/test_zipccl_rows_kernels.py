@@ -14,7 +14,7 @@ from techniques.moe.zipccl_rows_kernels import FLOATS, decode, encode
 SPECIAL = [0.0, -0.0, 1.0, -1.5, float("inf"), float("-inf"), float("nan"), 1e-40, -1e-45, 3.4e38, 1e-30, 65504.0, 6e-8]
 
 
-def there_and_back(rows: Tensor, counts: list[int], dtype: str) -> int:
+def check_there_and_back(rows: Tensor, counts: list[int], dtype: str) -> int:
     """Assert that `rows` come back bit for bit, each part no larger than it was; return the bytes in between."""
     packed, sizes = encode(rows, counts, dtype)
     assert packed.dtype == torch.uint8
@@ -32,11 +32,11 @@ def there_and_back(rows: Tensor, counts: list[int], dtype: str) -> int:
 def test_every_pattern_of_sixteen_bits_comes_back(dtype: str, width: int) -> None:
     patterns = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16)
     rows = patterns.view(FLOATS[dtype].dtype).view(-1, width)
-    there_and_back(rows, [rows.shape[0]], dtype)
+    check_there_and_back(rows, [rows.shape[0]], dtype)
     # And beside numbers for which a window is worth it.
     mixed = torch.randn(64, 257, generator=torch.Generator().manual_seed(0)).to(rows.dtype)
     mixed[:, :1] = patterns[::1024].view(rows.dtype).view(64, 1)
-    there_and_back(mixed, [10, 0, 54], dtype)
+    check_there_and_back(mixed, [10, 0, 54], dtype)
 
 
 @st.composite
@@ -64,27 +64,27 @@ def parts(draw: st.DrawFn) -> tuple[Tensor, list[int], str]:
 @settings(deadline=None, max_examples=200)
 @given(parts())
 def test_whatever_is_sent_comes_back_bit_for_bit(case: tuple[Tensor, list[int], str]) -> None:
-    there_and_back(*case)
+    check_there_and_back(*case)
 
 
 @pytest.mark.parametrize("dtype", list(FLOATS))
 @pytest.mark.parametrize("scale", [1e-3, 0.7, 1.0, 13.0])
 def test_normal_numbers_take_what_a_plan_expects(dtype: str, scale: float) -> None:
     rows = (torch.randn(64, 1024, generator=torch.Generator().manual_seed(2)) * scale).to(FLOATS[dtype].dtype)
-    share = there_and_back(rows, [20, 44], dtype) / (rows.numel() * rows.element_size())
+    share = check_there_and_back(rows, [20, 44], dtype) / (rows.numel() * rows.element_size())
     assert share == pytest.approx(TRAVELS[dtype] / 1000, rel=0.02 if scale > 0.1 else 0.05)
 
 
 def test_slots_that_nobody_took_are_packed_too_and_noise_is_sent_as_it_is() -> None:
-    assert there_and_back(torch.zeros(4, 64, dtype=torch.bfloat16), [4], "bf16") == 4 * FLOATS["bf16"].width(64)
+    assert check_there_and_back(torch.zeros(4, 64, dtype=torch.bfloat16), [4], "bf16") == 4 * FLOATS["bf16"].width(64)
     noise = torch.randint(0, 256, (4 * 128,), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
-    assert there_and_back(noise.view(torch.bfloat16).view(4, 64), [1, 3], "bf16") == 4 * 128
+    assert check_there_and_back(noise.view(torch.bfloat16).view(4, 64), [1, 3], "bf16") == 4 * 128
 
 
 @pytest.mark.parametrize("counts", [[], [0], [0, 0, 0]])
 def test_no_row_at_all(counts: list[int]) -> None:
     for dtype, form in FLOATS.items():
-        assert there_and_back(torch.empty(0, 9, dtype=form.dtype), counts, dtype) == 0
+        assert check_there_and_back(torch.empty(0, 9, dtype=form.dtype), counts, dtype) == 0
 
 
 def test_the_window_lies_where_the_paper_s_numbers_put_it() -> None:
