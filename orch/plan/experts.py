@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 
 from orch.plan.buffers import Buffer, Segment
 from orch.plan.chunk import Chunk, turn_s
-from orch.plan.operations import Backward, Collective, Compute, Executor, Operation, changed, part_s
+from orch.plan.operations import Backward, Collective, Compute, Executor, Operation, changed, cut_s
 
 if TYPE_CHECKING:
     from orch.cluster import Cluster, Span
@@ -118,11 +118,7 @@ class OrderBackward(Layout):
 
 def _chunk_s(op: Expert | ExpertBackward, cluster: Cluster) -> float:
     """Seconds of a chunk: every product starts up again, in each piece; the rest is shared out by positions."""
-    start_up_s = op.products * cluster.device.launch_s
-    whole_s = op.seconds
-    if whole_s is None:
-        whole_s = start_up_s + cluster.device.compute_s(op.flops, op.moved_bytes, op.dtype)
-    return part_s(whole_s, (op.end - op.begin) / op.positions / op.turns, start_up_s, op.pieces)
+    return cut_s(op, (op.end - op.begin) / op.positions / op.turns, op.products, cluster, op.pieces)
 
 
 @dataclass(frozen=True, slots=True)

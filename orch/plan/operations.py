@@ -154,6 +154,17 @@ def part_s(whole_s: float, share: float, start_up_s: float, pieces: int = 1) -> 
     return whole_s * share + start_up_s * (pieces - share)
 
 
+def cut_s(op: Compute, share: float, kernels: int, cluster: Cluster, pieces: int = 1) -> float:
+    """Return the seconds of a share of `op`, as `part_s` does; whole it takes what was measured, or the start-ups of its
+    `kernels` and what they compute.
+    """
+    start_up_s = kernels * cluster.device.launch_s
+    whole_s = op.seconds
+    if whole_s is None:
+        whole_s = start_up_s + cluster.device.compute_s(op.flops, op.moved_bytes, op.dtype)
+    return part_s(whole_s, share, start_up_s, pieces)
+
+
 class Forward(Compute):
     """Forward of one module that owns parameters, with what follows it up to the next such module."""
 

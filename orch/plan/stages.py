@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
 from orch.plan.buffers import Buffer, Segment
-from orch.plan.operations import Backward, Collective, Compute, Executor, part_s
+from orch.plan.operations import Backward, Collective, Compute, Executor, cut_s
 
 if TYPE_CHECKING:
     from orch.cluster import Cluster, Span
@@ -76,7 +76,7 @@ class StageForward(Compute):
     kernels: int = 1
 
     def cost_s(self, cluster: Cluster, span: Span) -> float:
-        return _part_s(self, cluster)
+        return cut_s(self, 1 / self.micro_batches, self.kernels, cluster)
 
     def run(self, executor: Executor) -> None:
         _stage(executor).forward(self.number)
@@ -93,18 +93,10 @@ class StageBackward(Backward):
     kernels: int = 1
 
     def cost_s(self, cluster: Cluster, span: Span) -> float:
-        return _part_s(self, cluster)
+        return cut_s(self, 1 / self.micro_batches, self.kernels, cluster)
 
     def run(self, executor: Executor) -> None:
         _stage(executor).backward(self.number, self.ready)
-
-
-def _part_s(op: StageForward | StageBackward, cluster: Cluster) -> float:
-    start_up_s = op.kernels * cluster.device.launch_s
-    whole_s = op.seconds
-    if whole_s is None:
-        whole_s = start_up_s + cluster.device.compute_s(op.flops, op.moved_bytes, op.dtype)
-    return part_s(whole_s, 1 / op.micro_batches, start_up_s)
 
 
 @dataclass(frozen=True, slots=True)
